@@ -1,0 +1,85 @@
+"""What the contract runs over: every registered part, with the switches that change its computation.
+
+A new mixer needs no entry here: its default is tested as soon as it is registered. `VARIANTS` adds choices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import zoo
+from zoo import registry
+from zoo.blocks.api import NOTHING, Capability, Context, Slot, Sublayer
+
+zoo.list_mixers()  # registers everything
+
+DIM, HEADS, MAX_LEN = 16, 4, 32
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "attention": [
+        {"kv_heads": 1},
+        {"kv_heads": 2, "bias": False, "out_bias": False},
+        {"head_dim": 6, "value_dim": 3},
+        {"head_dim": 4, "value_dim": 6, "kv_heads": 2},
+        {"qk_norm": {"name": "rmsnorm"}},
+        {"softcap": 3.0},
+        {"window": 4},
+        {"window": 4, "sinks": 2, "kv_heads": 2},
+        {"sink_logit": True},
+        {"sink_logit": True, "window": 3},
+        {"gate": "head"},
+        {"gate": "elementwise", "value_dim": 3},
+        {"scale": 1.0},
+        {"position": {"name": "rope"}},
+        {"position": {"name": "rope", "layout": "interleaved"}, "window": 4, "sinks": 1},
+        {"position": {"name": "alibi"}},
+        {"position": {"name": "alibi"}, "window": 5},
+        {"position": {"name": "t5_bias"}},
+    ],
+}
+
+
+@dataclass(frozen=True)
+class MixerCase:
+    """A mixer with its choices."""
+
+    name: str
+    choices: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capability:
+        return registry.describe("mixer", self.name).make.capabilities  # type: ignore[attr-defined]
+
+    def build(self, *, seed: int = 0, dtype: torch.dtype = torch.float64, **facts: Any) -> Sublayer:
+        torch.manual_seed(seed)
+        facts = {"heads": HEADS, "max_len": MAX_LEN, "init_std": 0.3, **facts}
+        config = registry.decode("mixer", {"name": self.name, **self.choices})
+        return config.build(Slot(dim=DIM, **facts)).to(dtype).eval()
+
+    def __str__(self) -> str:
+        told = [f"{key}={value['name'] if isinstance(value, dict) else value}" for key, value in self.choices.items()]
+        return "-".join([self.name, *told])
+
+
+def mixer_cases(needs: Capability = NOTHING) -> list[Any]:
+    """pytest parameters: every mixer that has the capabilities, with its variants."""
+    import pytest
+
+    cases = [MixerCase(name, choices) for name in zoo.list_mixers() for choices in [{}, *VARIANTS.get(name, [])]]
+    fits = [case for case in cases if not needs & ~case.capabilities]
+    if needs & Capability.CROSS:
+        fits = [case for case in fits if not {"window", "position"} & set(case.choices)]
+    return [pytest.param(case, id=str(case)) for case in fits]
+
+
+def rows(batch: int = 2, length: int = 11, dtype: torch.dtype = torch.float64, seed: int = 1) -> torch.Tensor:
+    """Random x (B, T, D)."""
+    return torch.randn(batch, length, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def contexts_of_rows(mask: torch.Tensor) -> Context:
+    """A context with a mask of real tokens (B, T)."""
+    return Context(token_mask=mask)

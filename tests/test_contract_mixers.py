@@ -1,0 +1,304 @@
+"""The law of every registered mixer: one function, whatever way it is called.
+
+full = any split into prefill and steps = padded left, right or inside = packed; outputs, states and gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.parts import DIM, HEADS, MAX_LEN, MixerCase, mixer_cases, rows
+from zoo.blocks.api import Capability, Context, Slot
+from zoo.blocks.init import materialise
+
+C = Capability
+T = 11
+fp64 = {"rtol": 0.0, "atol": 1e-10}  # sums of a few dozen terms of size 1
+
+
+def facts(form: str) -> dict:
+    return {"causal": {"causal": True}, "bidirectional": {}, "cross": {"memory_dim": DIM}}[form]
+
+
+def context(form: str, batch: int = 2, **fields) -> Context:
+    memory = rows(batch, 7, seed=5) if form == "cross" else None
+    return Context(memory=memory, **fields)
+
+
+FORMS = [(case, "causal") for case in mixer_cases(C.CAUSAL)]
+FORMS += [(case, "bidirectional") for case in mixer_cases(C.BIDIRECTIONAL)]
+FORMS += [(case, "cross") for case in mixer_cases(C.CROSS)]
+every_form = pytest.mark.parametrize(
+    ("case", "form"), [pytest.param(case.values[0], form, id=f"{case.id}-{form}") for case, form in FORMS]
+)
+causal_steps = pytest.mark.parametrize("case", mixer_cases(C.CAUSAL | C.STEP))
+padded = pytest.mark.parametrize(
+    ("case", "form"),
+    [
+        pytest.param(case.values[0], form, id=f"{case.id}-{form}")
+        for case, form in FORMS
+        if C.PADDING in case.values[0].capabilities and form != "cross"
+    ],
+)
+
+
+@every_form
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=["fp64", "fp32", "bf16"])
+def test_shape_and_dtype_are_kept(case: MixerCase, form: str, dtype: torch.dtype) -> None:
+    mixer = case.build(dtype=dtype, **facts(form))
+    ctx = context(form)
+    if ctx.memory is not None:
+        ctx.memory = ctx.memory.to(dtype)
+    y = mixer(rows(dtype=dtype), ctx)
+    assert y.shape == (2, T, DIM) and y.dtype == dtype and y.isfinite().all()
+
+
+@every_form
+def test_gradients_reach_every_parameter_and_the_input(case: MixerCase, form: str) -> None:
+    mixer, x = case.build(**facts(form)), rows().requires_grad_()
+    mixer(x, context(form)).square().sum().backward()
+    assert x.grad is not None and x.grad.abs().max() > 0
+    for name, parameter in mixer.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("case", mixer_cases(C.CAUSAL))
+def test_the_future_changes_nothing(case: MixerCase) -> None:
+    mixer, x = case.build(causal=True), rows()
+    for t in (1, 5, T - 1):
+        other = x.clone()
+        other[:, t:] += 10.0
+        torch.testing.assert_close(mixer(other, Context())[:, :t], mixer(x, Context())[:, :t], rtol=0, atol=0)
+        assert (mixer(other, Context())[:, t:] - mixer(x, Context())[:, t:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("case", mixer_cases(C.BIDIRECTIONAL))
+def test_a_bidirectional_mixer_sees_both_sides(case: MixerCase) -> None:
+    mixer, x = case.build(), rows()
+    other = x.clone()
+    other[:, 5] += 10.0
+    changed = (mixer(other, Context()) - mixer(x, Context())).abs().amax((0, 2)) > 1e-6
+    assert changed[4] and changed[6]
+
+
+MASKS = {
+    "left": [[0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]],
+    "right": [[1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]],
+    "interior": [[1, 1, 0, 0, 1, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1]],
+    "empty_row": [[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]],
+}
+
+
+@padded
+@pytest.mark.parametrize("where", MASKS)
+def test_masked_tokens_never_count(case: MixerCase, form: str, where: str) -> None:
+    """Equal to each row alone without them; and new content there changes no bit."""
+    mixer, x = case.build(**facts(form)), rows()
+    mask = torch.tensor(MASKS[where], dtype=torch.bool)
+    y = mixer(x, Context(token_mask=mask))
+    assert y.isfinite().all()
+    noisy = torch.where(mask[..., None], x, 100 * torch.randn_like(x))
+    assert torch.equal(mixer(noisy, Context(token_mask=mask))[mask], y[mask])
+    for row in range(2):
+        if mask[row].any():
+            alone = mixer(x[row : row + 1, mask[row]], Context())
+            torch.testing.assert_close(y[row, mask[row]], alone[0], **fp64)
+            single = mixer(x[row : row + 1], Context(token_mask=mask[row : row + 1]))  # batch of one, padded
+            torch.testing.assert_close(single[0, mask[row]], alone[0], **fp64)
+
+
+@padded
+def test_gradients_of_real_tokens_ignore_masked_ones(case: MixerCase, form: str) -> None:
+    mixer = case.build(**facts(form))
+    mask = torch.tensor(MASKS["left"], dtype=torch.bool)
+    x = rows().requires_grad_()
+    (grad,) = torch.autograd.grad(mixer(x, Context(token_mask=mask))[mask].square().sum(), x)
+    assert grad.isfinite().all()
+    assert grad[~mask].abs().max() == 0
+    alone = x[:1, mask[0]].detach().requires_grad_()
+    (expected,) = torch.autograd.grad(mixer(alone, Context()).square().sum(), alone)
+    torch.testing.assert_close(grad[0, mask[0]], expected[0], **fp64)
+
+
+def run_in_pieces(mixer, x, splits, mask=None, state=None):
+    """Outputs of pieces x[:, a:b] through one state."""
+    state = mixer.init_state(x.shape[0], MAX_LEN, dtype=x.dtype) if state is None else state
+    pieces, start = [], 0
+    for stop in [*splits, x.shape[1]]:
+        piece = Context(token_mask=None if mask is None else mask[:, start:stop])
+        pieces.append(mixer(x[:, start:stop], piece, state))
+        start = stop
+    return torch.cat(pieces, 1), state
+
+
+@causal_steps
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(splits=st.sets(st.integers(1, T - 1), max_size=4), seed=st.integers(0, 5), holes=st.booleans())
+def test_any_split_into_prefill_and_steps_equals_one_pass(case: MixerCase, splits, seed: int, holes: bool) -> None:
+    mixer, x = case.build(causal=True), rows(seed=seed)
+    mask = torch.rand(2, T, generator=torch.Generator().manual_seed(seed)) > 0.3 if holes else None
+    full = mixer(x, Context(token_mask=mask))
+    y, state = run_in_pieces(mixer, x, sorted(splits), mask)
+    keep = mask if mask is not None else torch.ones(2, T, dtype=torch.bool)
+    torch.testing.assert_close(y[keep], full[keep], **fp64)
+    assert state.length.tolist() == keep.sum(-1).tolist()
+
+
+@causal_steps
+def test_token_by_token_equals_one_pass_and_leaves_the_same_state(case: MixerCase) -> None:
+    mixer, x = case.build(causal=True), rows(length=20)
+    steps, by_steps = run_in_pieces(mixer, x, list(range(1, 20)))
+    torch.testing.assert_close(steps, mixer(x, Context()), **fp64)
+    _, by_prefill = run_in_pieces(mixer, x, [])
+    probe = rows(length=3, seed=9)
+    torch.testing.assert_close(mixer(probe, Context(), by_steps), mixer(probe, Context(), by_prefill), **fp64)
+
+
+@causal_steps
+def test_gradients_flow_through_a_state(case: MixerCase) -> None:
+    mixer = case.build(causal=True)
+    x = rows().requires_grad_()
+    pieces, _ = run_in_pieces(mixer, x, [4, 5, 8])
+    (grad,) = torch.autograd.grad(pieces.square().sum(), x)
+    (expected,) = torch.autograd.grad(mixer(x, Context()).square().sum(), x)
+    torch.testing.assert_close(grad, expected, rtol=0, atol=1e-9)  # squares of outputs of size 10
+
+
+@causal_steps
+def test_rows_of_one_state_can_be_forked_and_reordered(case: MixerCase) -> None:
+    mixer, x, probe = case.build(causal=True), rows(), rows(length=2, seed=7)
+    _, state = run_in_pieces(mixer, x, [])
+    before = mixer(probe, Context(), state.clone())
+    fork = state.clone()
+    mixer(rows(length=3, seed=8), Context(), fork)
+    torch.testing.assert_close(mixer(probe, Context(), state.clone()), before, rtol=0, atol=0)
+    state.reorder(torch.tensor([1, 1, 0]))
+    y = mixer(torch.cat([probe[1:], probe[1:], probe[:1]]), Context(), state)
+    torch.testing.assert_close(y, torch.cat([before[1:], before[1:], before[:1]]), **fp64)
+
+
+@causal_steps
+def test_a_state_reports_the_bytes_it_holds_and_costs_nothing_on_meta(case: MixerCase) -> None:
+    mixer = case.build(causal=True)
+    real = mixer.init_state(3, 10, dtype=torch.float32).nbytes()
+    assert real == mixer.init_state(3, 10, dtype=torch.float32, device="meta").nbytes() > 0
+    assert mixer.init_state(6, 10, dtype=torch.float32).nbytes() == 2 * real
+
+
+@pytest.mark.parametrize("case", mixer_cases(C.CAUSAL))
+def test_packed_documents_never_see_each_other(case: MixerCase) -> None:
+    """Known fault 18: the first document's last token is the first thing that would leak."""
+    mixer, x = case.build(causal=True), rows()
+    documents = torch.tensor([[0] * 5 + [1] * 6, [0] * 8 + [1] * 3])
+    y = mixer(x, Context(documents=documents))
+    leak = x.clone()
+    leak[0, 4] += 10.0
+    leak[1, 7] += 10.0
+    z = mixer(leak, Context(documents=documents))
+    for row, edge in ((0, 5), (1, 8)):
+        assert torch.equal(z[row, edge:], y[row, edge:])
+        torch.testing.assert_close(y[row, edge:], mixer(x[row : row + 1, edge:], Context())[0], **fp64)
+    masked = mixer(x, Context(documents=documents, token_mask=torch.ones(2, T, dtype=torch.bool)))
+    torch.testing.assert_close(masked, y, **fp64)
+
+
+@pytest.mark.parametrize("case", mixer_cases(C.CROSS))
+def test_cross_reading_ignores_masked_memory_and_stores_it_once(case: MixerCase) -> None:
+    mixer, x, memory = case.build(memory_dim=DIM), rows(), rows(length=7, seed=5)
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [0, 1, 1, 0, 1, 1, 1]], dtype=torch.bool)
+    y = mixer(x, Context(memory=memory, memory_mask=mask))
+    noisy = torch.where(mask[..., None], memory, 50 * torch.randn_like(memory))
+    assert torch.equal(mixer(x, Context(memory=noisy, memory_mask=mask)), y)
+    for row in range(2):
+        alone = mixer(x[row : row + 1], Context(memory=memory[row : row + 1, mask[row]]))
+        torch.testing.assert_close(y[row : row + 1], alone, **fp64)
+    state = mixer.init_state(2, MAX_LEN, dtype=x.dtype)
+    first = mixer(x[:, :4], Context(memory=memory, memory_mask=mask), state)
+    later = mixer(x[:, 4:], Context(), state)  # the memory is not needed again
+    torch.testing.assert_close(torch.cat([first, later], 1), y, **fp64)
+
+
+@every_form
+def test_deepcopy_is_equal_and_independent(case: MixerCase, form: str) -> None:
+    mixer, x = case.build(**facts(form)), rows()
+    twin = copy.deepcopy(mixer)
+    torch.testing.assert_close(twin(x, context(form)), mixer(x, context(form)), rtol=0, atol=0)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(1.0)
+    assert not torch.equal(twin(x, context(form)), mixer(x, context(form)))
+
+
+@every_form
+def test_built_on_meta_then_materialised_starts_like_built_at_once(case: MixerCase, form: str) -> None:
+    kwargs = facts(form)
+    with torch.device("meta"):
+        mixer = case.build(dtype=torch.float32, **kwargs)
+    materialise(mixer)
+    direct = case.build(dtype=torch.float32, **kwargs)
+    assert mixer(rows(dtype=torch.float32), to32(context(form))).isfinite().all()
+    for (name, mine), other in zip(mixer.named_parameters(), direct.parameters(), strict=True):
+        assert mine.shape == other.shape and not mine.is_meta
+        if other.numel() >= 64:  # 64 draws: the standard deviation is known to about 9 percent; 5 sigma
+            torch.testing.assert_close(mine.std(), other.std(), rtol=0.45, atol=1e-6, msg=name)
+
+
+@every_form
+def test_initial_values_depend_on_the_slot_alone(case: MixerCase, form: str) -> None:
+    """Same seed, same slot, same bits: nothing outside the block decides how it starts."""
+    first, second = case.build(**facts(form)), case.build(**facts(form))
+    deep = case.build(branches=16, **facts(form))
+    for (name, a), b, c in zip(first.named_parameters(), second.parameters(), deep.parameters(), strict=True):
+        assert torch.equal(a, b), name
+        if name == "out.weight":
+            torch.testing.assert_close(c * 4, a, rtol=0, atol=1e-12)  # 1 / sqrt(16)
+
+
+@every_form
+def test_forward_can_be_exported(case: MixerCase, form: str) -> None:
+    class Exported(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mixer = case.build(dtype=torch.float32, **facts(form))
+
+        def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+            return self.mixer(x, Context(memory=memory if form == "cross" else None))
+
+    x, memory = rows(dtype=torch.float32), rows(length=7, dtype=torch.float32)
+    module = Exported()
+    with torch.no_grad():
+        program = torch.export.export(module, (x, memory))
+    torch.testing.assert_close(program.module()(x, memory), module(x, memory), rtol=0, atol=1e-5)
+
+
+@every_form
+def test_autocast_keeps_the_result_near_full_precision(case: MixerCase, form: str) -> None:
+    mixer, x = case.build(dtype=torch.float32, **facts(form)), rows(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = mixer(x, to32(context(form)))
+    full = mixer(x, to32(context(form)))
+    assert y.isfinite().all()
+    # bf16 keeps 8 bits: outputs agree to a few percent of their size
+    assert (y.float() - full).abs().mean() < 0.05 * full.abs().mean() + 1e-3
+
+
+def to32(ctx: Context) -> Context:
+    if ctx.memory is not None:
+        ctx.memory = ctx.memory.float()
+    return ctx
+
+
+def test_every_mixer_has_a_width_refusal() -> None:
+    from zoo.registry import ConfigError
+
+    with pytest.raises(ConfigError, match="heads"):
+        MixerCase("attention").build(heads=3)
+    with pytest.raises(ConfigError, match="kv_heads"):
+        MixerCase("attention", {"kv_heads": 3}).build()
+    assert Slot(dim=DIM, heads=HEADS).output_std == 0.02

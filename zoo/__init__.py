@@ -1,0 +1,81 @@
+"""A zoo of sequence architectures: shared blocks, the families built from them, and the tools around.
+
+Importing this package costs nothing: torch is loaded when the first function below is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Context",
+    "Recorder",
+    "Slot",
+    "__version__",
+    "create_ffn",
+    "create_mixer",
+    "create_model",
+    "create_norm",
+    "list_ffns",
+    "list_mixers",
+    "list_models",
+    "list_norms",
+    "list_positions",
+    "list_residuals",
+    "load_pretrained",
+    "register",
+    "save_pretrained",
+]
+
+_HOMES = {
+    "zoo.registry": ("Config", "ConfigError", "register"),
+    "zoo.blocks.api": ("Context", "Recorder", "Slot"),
+    "zoo.library": (
+        "create_ffn",
+        "create_mixer",
+        "create_model",
+        "create_norm",
+        "list_ffns",
+        "list_mixers",
+        "list_models",
+        "list_norms",
+        "list_positions",
+        "list_residuals",
+        "load_pretrained",
+        "save_pretrained",
+    ),
+}
+_WHERE = {name: home for home, names in _HOMES.items() for name in names}
+
+if TYPE_CHECKING:
+    from zoo.blocks.api import Context, Recorder, Slot
+    from zoo.library import (
+        create_ffn,
+        create_mixer,
+        create_model,
+        create_norm,
+        list_ffns,
+        list_mixers,
+        list_models,
+        list_norms,
+        list_positions,
+        list_residuals,
+        load_pretrained,
+        save_pretrained,
+    )
+    from zoo.registry import Config, ConfigError, register
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'zoo' has no attribute '{name}'")
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,289 @@
+"""The words that every block speaks: Capability, Slot, Context, State, Sublayer and the config bases.
+
+Shape letters, here and on the lines of every forward:
+    B batch, T tokens, S memory or state length, D model width, H heads, G key/value heads,
+    K key width per head, V value width per head, N state size, E experts, C condition width.
+
+A part is two things: a frozen config with its own choices (registry.py) and the module that the config builds.
+Facts of the place a part is put in (width, heads, causal or not, depth) arrive in a `Slot` when it is built and
+never stand in its config, so any mixer drops into any family. What a forward pass carries beside x is a `Context`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from zoo.registry import Config, ConfigError, names
+
+if TYPE_CHECKING:
+    from zoo.blocks.residual import Residual
+
+Value = TypeVar("Value")
+
+
+class Capability(Flag):
+    """What a mixer can do; a slot's `needs` are compared with it when a stack is built."""
+
+    CAUSAL = auto()  # the output at t sees tokens 0..t only
+    BIDIRECTIONAL = auto()  # the output at t sees the whole row
+    CROSS = auto()  # reads a second sequence, `context.memory`
+    STEP = auto()  # carries a State: prefill in any split equals one pass
+    PADDING = auto()  # masked tokens, anywhere in the row, never change the others
+    MAPS = auto()  # can record attention maps
+
+
+NOTHING = Capability(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """Where a part is built: the family's facts, never options."""
+
+    dim: int
+    """Model width D."""
+    heads: int = 1
+    """The family's number of heads H."""
+    max_len: int = 0
+    """Longest row the family expects; 0 where nothing depends on it."""
+    layer: int = 0
+    depth: int = 1
+    branches: int = 1
+    """Residual branches in the whole stack; output projections start at `init_std / sqrt(branches)`."""
+    init_std: float = 0.02
+    branch_gain: float = 1.0
+    """Factor on the initial value, output and feed-forward weights (DeepNorm's beta)."""
+    dropout: float = 0.0
+    """On each branch's output."""
+    drop_path: float = 0.0
+    """Stochastic depth of this layer's branches."""
+    branch_weight: float = 1.0
+    """Factor on a branch's output (1/2 for the feed-forwards of a macaron block)."""
+    causal: bool = False
+    memory_dim: int | None = None
+    """Width of the second sequence; None for a mixer that reads only its own."""
+    cond_dim: int | None = None
+    """Width C of `context.cond`; None where the family has no condition."""
+    grid: tuple[int, ...] | None = None
+    """Grid of the tokens after `prefix`, as built, e.g. (height, width) in patches."""
+    prefix: int = 0
+    """Class and register tokens before the grid."""
+    position: PositionConfig | None = None
+    """The family's choice of positions; a mixer that can rotate or bias follows it unless its config says other."""
+    needs: Capability = NOTHING
+    where: str = "model"
+    shared: dict[Any, nn.Module] = field(default_factory=dict)
+    """Modules that several layers of one stack share, such as T5's bias table."""
+
+    def at(self, **changes: Any) -> Self:
+        """A copy with some facts changed."""
+        return replace(self, **changes)
+
+    @property
+    def output_std(self) -> float:
+        """Initial standard deviation of a branch's output projection (Radford et al. 2019, section 2.3)."""
+        return self.init_std * self.branch_gain * self.branches**-0.5
+
+
+class Recorder:
+    """Collects tensors by name during a forward pass, e.g. attention maps (B, H, T, S) under `<where>.attention`.
+
+    `only` keeps the names that contain it. Recording never changes an output: maps are computed beside the fused path.
+    """
+
+    def __init__(self, only: str = "") -> None:
+        self.only = only
+        self.taps: dict[str, Tensor] = {}
+
+    def wants(self, name: str) -> bool:
+        return self.only in name
+
+    def add(self, name: str, value: Tensor) -> None:
+        self.taps[name] = value.detach()
+
+
+@dataclass(slots=True)
+class Context:
+    """What a forward pass carries beside x (B, T, D). Every field may be absent."""
+
+    positions: Tensor | None = None
+    """(B, T) or (T,) int; None: the number of real tokens before each token (padding never counts)."""
+    token_mask: Tensor | None = None
+    """(B, T) bool, True = a real token; masked tokens may stand left, right or inside the row."""
+    documents: Tensor | None = None
+    """(B, T) int; packed documents never see each other."""
+    grid: tuple[int, ...] | None = None
+    """Grid of the tokens after `prefix`, such as (height, width): 2-D positions, windows, scan orders."""
+    prefix: int = 0
+    memory: Tensor | None = None
+    """(B, S, Dm), the second sequence of a cross mixer."""
+    memory_mask: Tensor | None = None
+    """(B, S) bool, True = a real token of the memory."""
+    cond: Tensor | None = None
+    """(B, C), the condition of adaLN."""
+    aux: dict[str, Tensor] = field(default_factory=dict)
+    """Auxiliary losses and loads by key; keyed, because activation checkpointing recomputes."""
+    record: Recorder | None = None
+    memo: dict[Any, Any] = field(default_factory=dict)
+    """Values without gradient that all layers of one pass share, such as rotary angles."""
+
+    def once(self, key: Any, make: Callable[[], Value]) -> Value:
+        """`make()` the first time `key` is asked for in this pass, the same value afterwards."""
+        try:
+            hash(key)
+        except TypeError:  # a symbolic length, while exporting
+            return make()
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
+
+class State(Protocol):
+    """What a mixer keeps between calls: keys and values, a window, a convolution tail, a recurrent matrix."""
+
+    @property
+    def length(self) -> Tensor:
+        """(B,) int: real tokens seen, per row."""
+        ...
+
+    def nbytes(self) -> int:
+        """Bytes of the stored features (keys, values, states); counters and masks are not features."""
+        ...
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; rows may repeat or be fewer (beam search)."""
+        ...
+
+    def clone(self) -> Self:
+        """An independent copy: going on with one leaves the other as it is."""
+        ...
+
+
+class Sublayer(nn.Module):
+    """A mixer or a feed-forward: (B, T, D) -> (B, T, D)."""
+
+    where: str = ""
+    undecayed: tuple[str, ...] = ()
+    """Names of own parameters that weight decay must not touch, beside norms, biases and positions."""
+
+    def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
+        raise NotImplementedError
+
+    def init_state(
+        self, batch: int, max_len: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Any:
+        """State for `batch` empty rows, or None for a sublayer that keeps none."""
+        return None
+
+    def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        """FLOPs of the forward pass that no matrix product of a parameter shows: scores, scans (2 a multiply-add)."""
+        return 0
+
+
+class PartConfig(Config):
+    """Base of the configs of parts."""
+
+    def at(self, layer: int, depth: int) -> Self:
+        """The config for one layer; a hybrid returns another for another layer."""
+        return self
+
+
+class MixerConfig(PartConfig):
+    """Base of token mixers. `capabilities` says what the mixer can do."""
+
+    kind: ClassVar[str] = "mixer"
+    capabilities: ClassVar[Capability] = NOTHING
+
+    def build(self, slot: Slot) -> Sublayer:
+        raise NotImplementedError
+
+
+class FFNConfig(PartConfig):
+    """Base of feed-forwards."""
+
+    kind: ClassVar[str] = "ffn"
+
+    def build(self, slot: Slot) -> Sublayer:
+        raise NotImplementedError
+
+
+class NormConfig(PartConfig):
+    """Base of norms over the last axis."""
+
+    kind: ClassVar[str] = "norm"
+
+    def build(self, dim: int) -> nn.Module:
+        raise NotImplementedError
+
+
+class PositionConfig(PartConfig):
+    """Base of positions. `place` says who applies them.
+
+    input:   the built module is called as module(x (B, T, D), context) and returns x with positions.
+    rotary:  module(q (B, H, T, K), k (B, G, T, K), positions (T,) or (B, T), context) returns rotated q and k.
+    bias:    module(q_positions, k_positions) returns a float bias (H, T, S) or (B, H, T, S) for the scores.
+    none:    nothing is built.
+    """
+
+    kind: ClassVar[str] = "position"
+    place: ClassVar[Literal["input", "rotary", "bias", "none"]] = "none"
+
+    def build(self, slot: Slot) -> nn.Module:
+        raise NotImplementedError
+
+
+class ResidualConfig(PartConfig):
+    """Base of residual connections."""
+
+    kind: ClassVar[str] = "residual"
+    normalised: ClassVar[bool] = False
+    """True where the stream leaves each block with a norm on it, so a stack needs no final one."""
+
+    def branch_gain(self, depth: int) -> float:
+        """Factor on the initial value, output and feed-forward weights of a stack of `depth` layers."""
+        return 1.0
+
+    def build(self, slot: Slot, norm: NormConfig) -> Residual:
+        raise NotImplementedError
+
+
+class ModelConfig(Config):
+    """Base of families."""
+
+    kind: ClassVar[str] = "model"
+
+    def build(self) -> nn.Module:
+        raise NotImplementedError
+
+
+def check(config: MixerConfig, slot: Slot) -> None:
+    """Refuse a mixer that cannot do what the slot needs, in one line that lists those that can.
+
+    Raises ConfigError.
+    """
+    from zoo import registry
+
+    missing = slot.needs & ~config.capabilities
+    if not missing:
+        return
+    fits = []
+    for name in names("mixer"):
+        made = registry.describe("mixer", name).make
+        capabilities = getattr(made, "capabilities", None)
+        if capabilities is not None and not slot.needs & ~capabilities:
+            fits.append(name)
+    reasons = {
+        Capability.CAUSAL: "cannot hide the future",
+        Capability.BIDIRECTIONAL: "cannot see the whole row",
+        Capability.CROSS: "cannot read a second sequence",
+        Capability.STEP: "cannot go on token by token",
+        Capability.PADDING: "cannot skip masked tokens",
+        Capability.MAPS: "has no attention maps",
+    }
+    told = " and ".join(f"{text} (needs {flag.name})" for flag, text in reasons.items() if flag in missing)
+    raise ConfigError(f"'{config.registered_name}' {told}. Fits: {', '.join(fits) or 'none'}", slot.where)

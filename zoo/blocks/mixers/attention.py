@@ -1,0 +1,247 @@
+"""Softmax attention for self and cross use: multi-head, multi-query, grouped; windows, sinks, soft-caps, gates.
+
+Vaswani et al. 2017, arXiv:1706.03762; one key/value head: Shazeer 2019, arXiv:1911.02150; groups: Ainslie et al.
+2023, arXiv:2305.13245. The operator is zoo/ops/attention.py, the states are zoo/blocks/state.py.
+
+    x (B, T, D) --qkv--> q (B, H, T, K), k (B, G, T, K), v (B, G, T, V) --norm, rotate--> softmax(q k' / sqrt K) v
+                --gate--> (B, T, H V) --out--> (B, T, D)
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from zoo.blocks.api import Capability, Context, MixerConfig, NormConfig, PositionConfig, Slot, Sublayer
+from zoo.blocks.init import init_linear
+from zoo.blocks.positions.indices import token_positions
+from zoo.blocks.state import CrossState, Keys, KVState, WindowState
+from zoo.ops.attention import BiasFunction, attention, attention_maps
+from zoo.ops.visibility import Visibility
+from zoo.registry import ConfigError, part, register
+
+__all__ = ["Attention", "AttentionConfig"]
+
+
+@register("mixer", "attention", paper="Vaswani et al. 2017, arXiv:1706.03762")
+class AttentionConfig(MixerConfig):
+    """Softmax attention over all tokens, a window of them, or a second sequence."""
+
+    capabilities: ClassVar[Capability] = ~Capability(0)
+
+    heads: Annotated[int, Field(ge=1)] | None = None
+    """Query heads H; None: the family's."""
+    kv_heads: Annotated[int, Field(ge=1)] | None = None
+    """Key/value heads G: None = H (multi-head), 1 = multi-query, between = grouped."""
+    head_dim: Annotated[int, Field(ge=1)] | None = None
+    """Key width K; None: D / H."""
+    value_dim: Annotated[int, Field(ge=1)] | None = None
+    """Value width V; None: K."""
+    bias: bool = True
+    """Biases of the query, key and value projections."""
+    out_bias: bool = True
+    qk_norm: Annotated[NormConfig | None, part("norm")] = None
+    """Norm over each head's queries and keys, before rotation (Henry et al. 2020, arXiv:2010.04245)."""
+    softcap: Annotated[float, Field(gt=0)] | None = None
+    """Logits become softcap * tanh(logits / softcap) (Gemma Team 2024, arXiv:2408.00118)."""
+    window: Annotated[int, Field(ge=1)] | None = None
+    """Causal: each token sees itself and the window - 1 before it. Two-sided: all at a distance below window."""
+    sinks: Annotated[int, Field(ge=0)] = 0
+    """First tokens of the row that stay visible outside the window (Xiao et al. 2023, arXiv:2309.17453)."""
+    sink_logit: bool = False
+    """A learned logit per head that takes part in the softmax and has no value (OpenAI 2025, arXiv:2508.10925)."""
+    gate: Literal["none", "head", "elementwise"] = "none"
+    """Sigmoid gate of x on the heads' outputs, before the output projection (Qiu et al. 2025, arXiv:2505.06708)."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability of dropping an attention weight while training."""
+    scale: float | None = None
+    """Factor of the logits; None: 1 / sqrt(K). T5 uses 1."""
+    position: Annotated[PositionConfig | None, part("position")] = None
+    """Rotation or bias of this mixer's own; None: the family's choice."""
+
+    def build(self, slot: Slot) -> Attention:
+        return Attention(self, slot)
+
+
+class Attention(Sublayer):
+    """(B, T, D) -> (B, T, D). See AttentionConfig for the choices and the module docstring for the shapes."""
+
+    def __init__(self, config: AttentionConfig, slot: Slot) -> None:
+        super().__init__()
+        self.config, self.where = config, slot.where
+        self.causal, self.cross = slot.causal, slot.memory_dim is not None
+        self.heads = config.heads or slot.heads
+        self.kv_heads = config.kv_heads or self.heads
+        if config.head_dim is None and slot.dim % self.heads:
+            raise ConfigError(
+                f"dim {slot.dim} is not a multiple of heads {self.heads}; change one, or set head_dim", slot.where
+            )
+        if self.heads % self.kv_heads:
+            raise ConfigError(
+                f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "
+                f"choices: {', '.join(str(g) for g in range(1, self.heads + 1) if self.heads % g == 0)}",
+                slot.where,
+            )
+        if config.sinks and config.window is None:
+            raise ConfigError("sinks are kept outside a window: set window too", slot.where)
+        if self.cross and config.window is not None:
+            raise ConfigError("a window has no meaning between two sequences: leave window unset", slot.where)
+        self.key_dim = config.head_dim or slot.dim // self.heads
+        self.value_dim = config.value_dim or self.key_dim
+        self.scale = self.key_dim**-0.5 if config.scale is None else config.scale
+        self.q_width, self.k_width = self.heads * self.key_dim, self.kv_heads * self.key_dim
+        self.v_width = self.kv_heads * self.value_dim
+        self._std, self._out_std, self._gain = slot.init_std, slot.output_std, slot.branch_gain
+
+        if self.cross:
+            self.q = nn.Linear(slot.dim, self.q_width, bias=config.bias)
+            self.kv = nn.Linear(slot.memory_dim or slot.dim, self.k_width + self.v_width, bias=config.bias)
+        else:
+            self.qkv = nn.Linear(slot.dim, self.q_width + self.k_width + self.v_width, bias=config.bias)
+        self.out = nn.Linear(self.heads * self.value_dim, slot.dim, bias=config.out_bias)
+        self.q_norm = config.qk_norm.build(self.key_dim) if config.qk_norm is not None else None
+        self.k_norm = config.qk_norm.build(self.key_dim) if config.qk_norm is not None else None
+        self.sink_logit = nn.Parameter(torch.empty(self.heads)) if config.sink_logit else None
+        gates = {"none": 0, "head": self.heads, "elementwise": self.heads * self.value_dim}[config.gate]
+        self.gate = nn.Linear(slot.dim, gates) if gates else None
+        position = config.position if config.position is not None else slot.position
+        self.rotary = self.bias = None
+        if position is not None and not self.cross and position.place in ("rotary", "bias"):
+            module = position.build(slot.at(heads=self.heads, dim=self.heads * self.key_dim))
+            self.rotary = module if position.place == "rotary" else None
+            self.bias = module if position.place == "bias" else None
+        self.undecayed = ("sink_logit",)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for linear in (self.q, self.kv) if self.cross else (self.qkv,):
+            init_linear(linear, self._std)
+        with torch.no_grad():
+            (self.kv if self.cross else self.qkv).weight[-self.v_width :].mul_(self._gain)
+        init_linear(self.out, self._out_std)
+        if self.gate is not None:
+            init_linear(self.gate, self._std)
+        if self.sink_logit is not None:
+            nn.init.zeros_(self.sink_logit)
+
+    def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
+        b, t, _ = x.shape
+        q, held, visible, bias = (self._read_memory if self.cross else self._read_self)(x, context, state)
+        options: dict[str, Any] = {"scale": self.scale, "bias": bias, "softcap": self.config.softcap}
+        options["sink_logit"] = self.sink_logit
+        name = f"{self.where}.attention"
+        if context.record is not None and context.record.wants(name):
+            context.record.add(name, attention_maps(q, held.keys, visible, **options))  # (B, H, T, S)
+        dropout = self.config.dropout if self.training else 0.0
+        y = attention(q, held.keys, held.values, visible, dropout=dropout, **options)  # (B, H, T, V)
+        y = y.transpose(1, 2)  # (B, T, H, V)
+        if self.gate is not None:
+            y = y * torch.sigmoid(self.gate(x)).view(b, t, self.heads, -1)  # (B, T, H, V or 1)
+        return self.out(y.reshape(b, t, -1))  # (B, T, D)
+
+    def _read_self(
+        self, x: Tensor, context: Context, state: Any
+    ) -> tuple[Tensor, Keys, Visibility, BiasFunction | None]:
+        b, t, _ = x.shape
+        qkv = self.qkv(x)  # (B, T, H K + G K + G V)
+        if self.q_width == self.k_width == self.v_width:
+            q, k, v = qkv.view(b, t, 3, self.heads, self.key_dim).permute(2, 0, 3, 1, 4).unbind(0)  # 3 (B, H, T, K)
+        else:
+            q, k, v = qkv.split((self.q_width, self.k_width, self.v_width), dim=-1)
+            q = q.view(b, t, self.heads, self.key_dim).transpose(1, 2)  # (B, H, T, K)
+            k = k.view(b, t, self.kv_heads, self.key_dim).transpose(1, 2)  # (B, G, T, K)
+            v = v.view(b, t, self.kv_heads, self.value_dim).transpose(1, 2)  # (B, G, T, V)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        positions = None
+        if self.rotary is not None or self.bias is not None:
+            seen = state.seen if state is not None else None
+            positions = token_positions(t, context, offset=seen, device=x.device)  # (T,) or (B, T)
+        if self.rotary is not None:
+            q, k = self.rotary(q, k, positions, context)
+        tags: dict[str, Tensor] = {}
+        if context.documents is not None:
+            tags["documents"] = context.documents
+        if self.bias is not None and positions is not None:
+            tags["positions"] = positions
+        if state is None:
+            index = self._index(t, context, x.device)  # (T,) or (B, T)
+            held = Keys(k, v, index, context.token_mask, index, everything=False, tags=tags)
+        elif context.documents is not None and self.config.sinks:
+            raise ValueError(f"{self.where}: a state keeps the sinks of one document; give each document its own state")
+        else:
+            held = state.update(k, v, context.token_mask, **{n: tag.expand(b, -1) for n, tag in tags.items()})
+        visible = Visibility(
+            query_index=held.query_index,
+            key_index=held.index,
+            key_mask=held.mask,
+            query_documents=context.documents,
+            key_documents=held.tags.get("documents"),
+            causal=self.causal,
+            window=self.config.window,
+            sinks=self.config.sinks,
+            contiguous=state is None and context.token_mask is None,
+            everything=held.everything and context.documents is None,
+        )
+        return q, held, visible, self._bias(positions, held.tags.get("positions"))
+
+    def _read_memory(self, x: Tensor, context: Context, state: Any) -> tuple[Tensor, Keys, Visibility, None]:
+        b, t, _ = x.shape
+        q = self.q(x).view(b, t, self.heads, self.key_dim).transpose(1, 2)  # (B, H, T, K)
+        q = self.q_norm(q) if self.q_norm is not None else q
+        if state is None or state.keys is None:
+            if context.memory is None:
+                raise ValueError(f"{self.where}: cross attention needs context.memory (B, S, D), got None")
+            k, v = self.kv(context.memory).split((self.k_width, self.v_width), dim=-1)
+            k = k.view(*k.shape[:2], self.kv_heads, self.key_dim).transpose(1, 2)  # (B, G, S, K)
+            v = v.view(*v.shape[:2], self.kv_heads, self.value_dim).transpose(1, 2)  # (B, G, S, V)
+            k = self.k_norm(k) if self.k_norm is not None else k
+            mask = context.memory_mask
+            if state is not None:
+                state.fill(k, v, mask)
+        else:
+            k, v, mask = state.keys, state.values, state.mask
+        if state is not None:
+            state.advance(t, context.token_mask)
+        index = torch.arange(t, device=x.device)
+        held = Keys(k, v, torch.arange(k.shape[2], device=x.device), mask, index, everything=False, tags={})
+        return q, held, Visibility(query_index=index, key_index=held.index, key_mask=mask), None
+
+    @staticmethod
+    def _index(t: int, context: Context, device: torch.device) -> Tensor:
+        """Index (T,) or (B, T) of each token among the real ones of its row, or of its document, with its own sinks."""
+        mask, documents = context.token_mask, context.documents
+        if documents is not None:
+            alone = Context(token_mask=mask, documents=documents)
+            return context.once("document_index", lambda: token_positions(t, alone, device=device))
+        return context.once(("index", t, device), lambda: Visibility.row_index(t, mask, 0, device))
+
+    def _bias(self, queries: Tensor | None, keys: Tensor | None) -> BiasFunction | None:
+        """Bias of the scores by positions (T,) or (B, T) of the queries and (S,) or (B, S) of the keys."""
+        module = self.bias
+        if module is None or queries is None or keys is None:
+            return None
+        return lambda rows, columns: module(queries[..., rows], keys[..., columns])  # (H, t, s) or (B, H, t, s)
+
+    def init_state(
+        self, batch: int, max_len: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> KVState | WindowState | CrossState | None:
+        if self.cross:
+            return CrossState(batch, device)
+        if not self.causal:
+            return None
+        sizes = (self.key_dim, self.value_dim)
+        if self.config.window is not None:
+            sinks = self.config.sinks
+            return WindowState(
+                batch, self.kv_heads, self.config.window, *sizes, sinks=sinks, device=device, dtype=dtype
+            )
+        return KVState(batch, self.kv_heads, max_len, *sizes, device=device, dtype=dtype)
+
+    def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        """Scores and weighted sum, 2 a multiply-add; the causal triangle is counted as a full square."""
+        keys = memory_length if self.cross else length
+        return 2 * batch * self.heads * length * keys * (self.key_dim + self.value_dim)

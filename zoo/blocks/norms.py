@@ -1,0 +1,64 @@
+"""Norms over the last axis: LayerNorm, RMSNorm, or none. Attention uses the same ones per head as QK norm."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from zoo.blocks.api import NormConfig
+from zoo.ops.rms_norm import rms_norm
+from zoo.registry import register
+
+__all__ = ["LayerNormConfig", "NoNormConfig", "RMSNorm", "RMSNormConfig"]
+
+
+@register("norm", "layernorm", paper="Ba, Kiros & Hinton 2016, arXiv:1607.06450")
+class LayerNormConfig(NormConfig):
+    """Mean 0 and variance 1 over the features, then a learned scale and shift."""
+
+    eps: float = 1e-6
+    affine: bool = True
+    bias: bool = True
+
+    def build(self, dim: int) -> nn.Module:
+        return nn.LayerNorm(dim, eps=self.eps, elementwise_affine=self.affine, bias=self.bias)
+
+
+@register("norm", "rmsnorm", paper="Zhang & Sennrich 2019, arXiv:1910.07467")
+class RMSNormConfig(NormConfig):
+    """Root mean square 1 over the features, then a learned scale; no centring."""
+
+    eps: float = 1e-6
+    unit_offset: bool = False
+    """Scale by 1 + weight, with the weight starting at 0 (Gemma)."""
+
+    def build(self, dim: int) -> nn.Module:
+        return RMSNorm(dim, eps=self.eps, unit_offset=self.unit_offset)
+
+
+@register("norm", "none")
+class NoNormConfig(NormConfig):
+    """No norm: the input as it is."""
+
+    def build(self, dim: int) -> nn.Module:
+        return nn.Identity()
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight; (..., D) -> (..., D), statistics in fp32 or better."""
+
+    def __init__(self, dim: int, eps: float = 1e-6, unit_offset: bool = False) -> None:
+        super().__init__()
+        self.eps, self.unit_offset = eps, unit_offset
+        self.weight = nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.weight, 0.0 if self.unit_offset else 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight + 1.0 if self.unit_offset else self.weight
+        return rms_norm(x, weight, self.eps)  # (..., D)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, eps={self.eps}, unit_offset={self.unit_offset}"

@@ -1,0 +1,203 @@
+"""How a branch joins the residual stream. A block holds one object of these per sublayer and has no flags.
+
+    pre         x + f(N(x))                        sandwich     x + N(f(N(x)))
+    post        N(x + f(x))                        deepnorm     N(a x + f(x))
+    layerscale  x + g * f(N(x))                    adaln_zero   x + g(c) * f(N(x) (1 + s(c)) + b(c))
+
+Dropout and stochastic depth act on f's output, before it is scaled and added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from zoo.blocks.api import Context, NormConfig, ResidualConfig, Slot
+from zoo.registry import ConfigError, register
+
+__all__ = [
+    "AdaLNZeroConfig",
+    "DeepNormConfig",
+    "LayerScaleConfig",
+    "PostConfig",
+    "PreConfig",
+    "Residual",
+    "SandwichConfig",
+    "StochasticDepth",
+]
+
+Branch = Callable[[Tensor], Tensor]
+
+
+class StochasticDepth(nn.Module):
+    """Drops a whole row's branch with probability `rate` while training (Huang et al. 2016, arXiv:1603.09382)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0.0:
+            return x
+        keep = x.new_empty(x.shape[0], *[1] * (x.dim() - 1)).bernoulli_(1.0 - self.rate)  # (B, 1, 1)
+        return x * keep.div_(1.0 - self.rate)  # (B, T, D)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"
+
+
+class Residual(nn.Module):
+    """Base: `forward(x (B, T, D), branch, context) -> (B, T, D)`."""
+
+    def __init__(self, slot: Slot, norm: NormConfig) -> None:
+        super().__init__()
+        self.norm = norm.build(slot.dim)
+        self.weight = slot.branch_weight
+        drops: list[nn.Module] = []
+        if slot.dropout:
+            drops.append(nn.Dropout(slot.dropout))
+        if slot.drop_path:
+            drops.append(StochasticDepth(slot.drop_path))
+        self.drop = nn.Sequential(*drops) if drops else None
+
+    def dropped(self, y: Tensor) -> Tensor:
+        """What is added of a branch's output (B, T, D)."""
+        if self.drop is not None:
+            y = self.drop(y)
+        return y if self.weight == 1.0 else y * self.weight
+
+    def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
+        raise NotImplementedError
+
+
+@register("residual", "pre", paper="Xiong et al. 2020, arXiv:2002.04745")
+class PreConfig(ResidualConfig):
+    """Norm on the branch's input; the stream itself is never normalised (pre-norm)."""
+
+    def build(self, slot: Slot, norm: NormConfig) -> Residual:
+        return Pre(slot, norm)
+
+
+class Pre(Residual):
+    def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
+        return x + self.dropped(branch(self.norm(x)))  # (B, T, D)
+
+
+@register("residual", "post", paper="Vaswani et al. 2017, arXiv:1706.03762")
+class PostConfig(ResidualConfig):
+    """Norm after the addition, on the stream (post-norm)."""
+
+    normalised: ClassVar[bool] = True
+
+    def build(self, slot: Slot, norm: NormConfig) -> Residual:
+        return Post(slot, norm)
+
+
+class Post(Residual):
+    def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
+        return self.norm(x + self.dropped(branch(x)))  # (B, T, D)
+
+
+@register("residual", "sandwich", paper="Ding et al. 2021, arXiv:2105.13290")
+class SandwichConfig(ResidualConfig):
+    """Norm on the branch's input and on its output."""
+
+    def build(self, slot: Slot, norm: NormConfig) -> Residual:
+        return Sandwich(slot, norm)
+
+
+class Sandwich(Residual):
+    def __init__(self, slot: Slot, norm: NormConfig) -> None:
+        super().__init__(slot, norm)
+        self.out_norm = norm.build(slot.dim)
+
+    def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
+        return x + self.dropped(self.out_norm(branch(self.norm(x))))  # (B, T, D)
+
+
+@register("residual", "deepnorm", paper="Wang et al. 2022, arXiv:2203.00555")
+class DeepNormConfig(ResidualConfig):
+    """Post-norm with the stream scaled up by (2 L)^(1/4) and branches started down by (8 L)^(-1/4).
+
+    The factors are the paper's for a stack of one kind, encoder or decoder; those of an encoder-decoder differ.
+    """
+
+    normalised: ClassVar[bool] = True
+
+    def branch_gain(self, depth: int) -> float:
+        return (8.0 * depth) ** -0.25
+
+    def build(self, slot: Slot, norm: NormConfig) -> Residual:
+        return DeepNorm(slot, norm)
+
+
+class DeepNorm(Residual):
+    def __init__(self, slot: Slot, norm: NormConfig) -> None:
+        super().__init__(slot, norm)
+        self.alpha = (2.0 * slot.depth) ** 0.25
+
+    def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
+        return self.norm(self.alpha * x + self.dropped(branch(x)))  # (B, T, D)
+
+
+@register("residual", "layerscale", paper="Touvron et al. 2021, arXiv:2103.17239")
+class LayerScaleConfig(ResidualConfig):
+    """Pre-norm with a learned scale per channel on the branch, started small."""
+
+    initial: float = 1e-4
+
+    def build(self, slot: Slot, norm: NormConfig) -> Residual:
+        return LayerScale(slot, norm, self.initial)
+
+
+class LayerScale(Residual):
+    undecayed: tuple[str, ...] = ("gamma",)
+
+    def __init__(self, slot: Slot, norm: NormConfig, initial: float) -> None:
+        super().__init__(slot, norm)
+        self.initial = initial
+        self.gamma = nn.Parameter(torch.empty(slot.dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.gamma, self.initial)
+
+    def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
+        return x + self.dropped(self.gamma * branch(self.norm(x)))  # (B, T, D)
+
+
+@register("residual", "adaln_zero", paper="Peebles & Xie 2022, arXiv:2212.09748")
+class AdaLNZeroConfig(ResidualConfig):
+    """Norm without own parameters, shifted, scaled and gated by the condition; starts as the identity."""
+
+    def build(self, slot: Slot, norm: NormConfig) -> Residual:
+        plain = norm.model_copy(update={"affine": False}) if "affine" in type(norm).model_fields else norm
+        return AdaLNZero(slot, plain)
+
+
+class AdaLNZero(Residual):
+    def __init__(self, slot: Slot, norm: NormConfig) -> None:
+        if slot.cond_dim is None:
+            raise ConfigError(
+                "residual 'adaln_zero' needs a condition, and this family has none; "
+                "choices without one: pre, post, sandwich, deepnorm, layerscale",
+                slot.where,
+            )
+        super().__init__(slot, norm)
+        self.modulation = nn.Linear(slot.cond_dim, 3 * slot.dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.modulation.weight)
+        nn.init.zeros_(self.modulation.bias)
+
+    def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
+        if context.cond is None:
+            raise ValueError("adaln_zero needs context.cond (B, C), got None")
+        modulation = self.modulation(nn.functional.silu(context.cond)).unsqueeze(1)  # (B, 1, 3 D)
+        shift, scale, gate = modulation.chunk(3, dim=-1)  # (B, 1, D) each
+        y = branch(torch.addcmul(shift, self.norm(x), 1.0 + scale))  # (B, T, D)
+        return torch.addcmul(x, gate, self.dropped(y))  # (B, T, D)

@@ -1,0 +1,195 @@
+"""A stack of residual blocks, the trunk of every family.
+
+    x (B, T, D) -> [input positions] -> depth x block -> [final norm] -> (B, T, D)
+
+    block     for each entry of the layout, one residual connection around one or more sublayers
+    layouts   sequential  mixer, ffn                     parallel  mixer + ffn (Wang & Komatsuzaki 2021, GPT-J)
+              macaron     ffn/2, mixer, ffn/2 (Lu et al. 2019, arXiv:1906.02762)
+              mixer_only  mixer
+    A stack that reads a second sequence has a `cross` sublayer after the mixer.
+
+The same fields choose a stack in every family: `TransformerConfig`. What is a fact of the place, not a choice, comes
+in the slot.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from zoo.blocks.api import (
+    Context,
+    FFNConfig,
+    MixerConfig,
+    ModelConfig,
+    NormConfig,
+    PositionConfig,
+    ResidualConfig,
+    Slot,
+    Sublayer,
+    check,
+)
+from zoo.blocks.ffn.mlp import MLPConfig
+from zoo.blocks.mixers.attention import AttentionConfig
+from zoo.blocks.norms import LayerNormConfig
+from zoo.blocks.positions import NoPositionConfig
+from zoo.blocks.positions.indices import token_positions
+from zoo.blocks.residual import PreConfig
+from zoo.blocks.state import StackState
+from zoo.registry import part
+
+__all__ = ["LAYOUTS", "Block", "Stack", "TransformerConfig"]
+
+LAYOUTS: dict[str, tuple[str, ...]] = {
+    "sequential": ("mixer", "ffn"),
+    "parallel": ("mixer+ffn",),
+    "macaron": ("ffn/2", "mixer", "ffn/2"),
+    "mixer_only": ("mixer",),
+}
+
+
+class TransformerConfig(ModelConfig):
+    """The choices of a stack. Families add their stems and heads."""
+
+    dim: Annotated[int, Field(ge=1)] = 256
+    depth: Annotated[int, Field(ge=0)] = 6
+    heads: Annotated[int, Field(ge=1)] = 4
+    mixer: Annotated[MixerConfig, part("mixer")] = AttentionConfig()
+    ffn: Annotated[FFNConfig, part("ffn")] = MLPConfig()
+    norm: Annotated[NormConfig, part("norm")] = LayerNormConfig()
+    residual: Annotated[ResidualConfig, part("residual")] = PreConfig()
+    position: Annotated[PositionConfig, part("position")] = NoPositionConfig()
+    layout: Literal["sequential", "parallel", "macaron", "mixer_only"] = "sequential"
+    final_norm: bool | None = None
+    """Norm after the last block; None: where the residual leaves the stream without one."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """On the stack's input and on every branch's output."""
+    drop_path: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Stochastic depth of the last block; it grows linearly from 0 at the first (Huang et al. 2016)."""
+    init_std: Annotated[float, Field(gt=0)] = 0.02
+    scale_branches: bool = True
+    """Start each branch's output projection at init_std / sqrt(residual branches) (Radford et al. 2019, GPT-2)."""
+    checkpointing: bool = False
+    """Recompute each block in backward instead of keeping its activations (Chen et al. 2016, arXiv:1604.06174)."""
+
+
+def entries(layout: str, cross: bool) -> tuple[str, ...]:
+    """The layout's entries, with `cross` after the mixer where there is a second sequence."""
+    found: list[str] = []
+    for entry in LAYOUTS[layout]:
+        found.append(entry)
+        if cross and "mixer" in entry:
+            found.append("cross")
+    return tuple(found)
+
+
+class Block(nn.Module):
+    """One layer: sublayers by name, and for each entry of the layout the residual connection around it."""
+
+    def __init__(self, config: TransformerConfig, slot: Slot) -> None:
+        super().__init__()
+        self.entries: list[tuple[str, tuple[str, ...]]] = []  # residual's name, sublayers' names
+        self.residuals = nn.ModuleDict()
+        self.stateful: list[str] = []
+        for entry in entries(config.layout, slot.memory_dim is not None):
+            kinds, _, divisor = entry.partition("/")
+            members = []
+            for kind in kinds.split("+"):
+                name = kind if kind not in self._modules else f"{kind}_after"
+                self.add_module(name, self._sublayer(kind, config, slot.at(where=f"{slot.where}.{name}")))
+                members.append(name)
+            place = "_and_".join(members)
+            around = slot.at(branch_weight=1.0 / float(divisor or 1))
+            self.residuals[place] = config.residual.at(slot.layer, slot.depth).build(around, config.norm)
+            self.entries.append((place, tuple(members)))
+
+    @staticmethod
+    def _sublayer(kind: str, config: TransformerConfig, slot: Slot) -> Sublayer:
+        if kind == "ffn":
+            return config.ffn.at(slot.layer, slot.depth).build(slot)
+        mixer = config.mixer.at(slot.layer, slot.depth)
+        slot = slot if kind == "cross" else slot.at(memory_dim=None)
+        check(mixer, slot)
+        return mixer.build(slot)
+
+    def forward(self, x: Tensor, context: Context, state: dict[str, Any] | None = None) -> Tensor:
+        for place, members in self.entries:
+
+            def branch(h: Tensor, members: tuple[str, ...] = members) -> Tensor:
+                first, *rest = (
+                    self._modules[name](h, context, state[name] if state is not None else None)  # type: ignore[misc]
+                    for name in members
+                )
+                for other in rest:
+                    first = first + other
+                return first  # (B, T, D)
+
+            x = self.residuals[place](x, branch, context)  # (B, T, D)
+        return x
+
+    def sublayers(self) -> dict[str, Sublayer]:
+        """Sublayers by name, in the order they run."""
+        return {name: self._modules[name] for _, members in self.entries for name in members}  # type: ignore[misc]
+
+
+class Stack(nn.Module):
+    """(B, T, D) -> (B, T, D), through `depth` blocks. `slot` gives the family's facts; layers are filled in here."""
+
+    def __init__(self, config: TransformerConfig, slot: Slot) -> None:
+        super().__init__()
+        self.checkpointing = config.checkpointing
+        position, residual = config.position, config.residual
+        scaled = config.scale_branches and not residual.normalised
+        branches = config.depth * len(entries(config.layout, slot.memory_dim is not None))
+        blocks = []
+        for layer in range(config.depth):
+            here = slot.at(
+                layer=layer,
+                depth=config.depth,
+                branches=branches if scaled else 1,
+                branch_gain=residual.branch_gain(config.depth),
+                init_std=config.init_std,
+                dropout=config.dropout,
+                drop_path=config.drop_path * layer / max(config.depth - 1, 1),
+                position=position if position.place in ("rotary", "bias") else None,
+                where=f"{slot.where}.{layer}",
+            )
+            blocks.append(Block(config, here))
+        self.position = position.build(slot) if position.place == "input" else None
+        self.drop = nn.Dropout(config.dropout) if config.dropout else None
+        self.blocks = nn.ModuleList(blocks)
+        wanted = not residual.normalised if config.final_norm is None else config.final_norm
+        self.norm = config.norm.build(config.dim) if wanted else None
+
+    def forward(self, x: Tensor, context: Context, state: StackState | None = None) -> Tensor:
+        if state is not None and context.positions is None:
+            seen = state.length
+            context.positions = token_positions(x.shape[1], context, offset=seen, device=x.device)  # (B, T)
+        if self.position is not None:
+            x = self.position(x, context)  # (B, T, D)
+        if self.drop is not None:
+            x = self.drop(x)
+        recompute = self.checkpointing and self.training and state is None and torch.is_grad_enabled()
+        for layer, block in enumerate(self.blocks):
+            if recompute:
+                x = checkpoint(block, x, context, use_reentrant=False)  # type: ignore[assignment]
+            else:
+                x = block(x, context, state.layers[layer] if state is not None else None)
+        return x if self.norm is None else self.norm(x)  # (B, T, D)
+
+    def init_state(
+        self, batch: int, max_len: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> StackState:
+        """Empty states of all sublayers for `batch` rows of up to `max_len` tokens."""
+        layers = [
+            {
+                name: sublayer.init_state(batch, max_len, device=device, dtype=dtype)
+                for name, sublayer in block.sublayers().items()  # type: ignore[operator]
+            }
+            for block in self.blocks
+        ]
+        return StackState(layers)

@@ -1,0 +1,1 @@
+"""Weights to and from other libraries, a file a family and library."""

@@ -1,0 +1,90 @@
+"""Which key each query may attend to, told by indices instead of a T x S matrix.
+
+The index of a token is the number of real tokens before it in its row, so padding anywhere never shifts a window
+or a causal edge. A dense boolean mask is made only for the block of queries that asks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Visibility"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visibility:
+    """Rule of a query i and a key j (indices as above); every part that is absent allows everything.
+
+    causal:     j <= i
+    window W:   causal i - j < W, else |i - j| < W; the first `sinks` tokens of the row stay visible
+    key_mask:   only real keys
+    documents:  only keys of the query's own document
+    """
+
+    query_index: Tensor
+    """(T,) or (B, T) int."""
+    key_index: Tensor
+    """(S,) or (B, S) int."""
+    key_mask: Tensor | None = None
+    """(B, S) bool, True = a real key."""
+    query_documents: Tensor | None = None
+    """(B, T) int."""
+    key_documents: Tensor | None = None
+    """(B, S) int."""
+    causal: bool = False
+    window: int | None = None
+    sinks: int = 0
+    contiguous: bool = False
+    """The keys are the queries themselves, unpadded and in order: T = S and both indices are 0..T-1."""
+    everything: bool = False
+    """Every key is visible to every query, whatever the rules above say (one new query over its whole past)."""
+
+    @property
+    def plain_causal(self) -> bool:
+        """True where SDPA's own causal flag, which is anchored to the first key, says exactly this."""
+        return self.contiguous and self.causal and self.window is None and self.query_documents is None
+
+    @property
+    def banded(self) -> bool:
+        """True where the visible keys of a block of queries are a slice (and the sinks)."""
+        return self.contiguous and self.window is not None and self.query_documents is None
+
+    def mask(self, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor | None:
+        """(B or 1, 1, t, s) bool, True = may attend, for some queries and keys; None where all may.
+
+        A mask that only hides keys comes as (B, 1, 1, s).
+        """
+        if self.everything:
+            return None
+        allowed: Tensor | None = None
+        if self.causal or self.window is not None:
+            i = self.query_index[..., rows].unsqueeze(-1)  # (t, 1) or (B, t, 1)
+            j = self.key_index[..., columns].unsqueeze(-2)  # (1, s) or (B, 1, s)
+            if self.causal:
+                allowed = j <= i
+            if self.window is not None:
+                near = (i - j if self.causal else (i - j).abs()) < self.window
+                if self.sinks:
+                    near = near | (j < self.sinks)
+                allowed = near if allowed is None else allowed & near
+        if self.query_documents is not None and self.key_documents is not None:
+            same = self.query_documents[:, rows].unsqueeze(-1) == self.key_documents[:, columns].unsqueeze(-2)
+            allowed = same if allowed is None else allowed & same
+        if self.key_mask is not None:
+            real = self.key_mask[:, None, columns]  # (B, 1, s)
+            allowed = real if allowed is None else allowed & real
+        if allowed is None:
+            return None
+        return allowed[None, None] if allowed.dim() == 2 else allowed[:, None]
+
+    @staticmethod
+    def row_index(length: int, token_mask: Tensor | None, seen: Tensor | int, device: torch.device) -> Tensor:
+        """Index of `length` new tokens of rows that have `seen` (B,) real tokens already: (T,) or (B, T)."""
+        if token_mask is not None:
+            fresh = token_mask.cumsum(-1) - 1  # (B, T); a masked token repeats the index before it
+            return fresh + seen[:, None] if isinstance(seen, Tensor) else fresh + seen
+        fresh = torch.arange(length, device=device)  # (T,)
+        return fresh + seen[:, None] if isinstance(seen, Tensor) else fresh + seen
