@@ -578,7 +578,7 @@ def test_list_shows_every_part_with_its_summary_and_paper(capsys: pytest.Capture
 
     assert verbs.main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for kind in ("mixer", "ffn", "norm", "residual", "position", "model"):
+    for kind in ("mixer", "ffn", "norm", "residual", "position", "model", "schedule"):
         assert f"{kind} ({len(names(kind))})" in lines
         for name in names(kind):
             entry = describe(kind, name)
@@ -587,6 +587,15 @@ def test_list_shows_every_part_with_its_summary_and_paper(capsys: pytest.Capture
             ), name
             assert entry.summary
     assert f"recipe ({len(paths.catalogue('recipe'))})" in lines
+
+
+def test_list_at_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    assert verbs.main(["list", "data", "logger"]) == 0
+    words = capsys.readouterr().out.split()
+    for name in (*paths.catalogue("data"), *paths.catalogue("logger")):
+        assert name in words
 
 
 def test_list_of_one_kind(capsys: pytest.CaptureFixture[str]) -> None:

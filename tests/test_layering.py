@@ -116,7 +116,7 @@ def test_adding_a_mixer_takes_one_file(tmp_path: Path) -> None:
     )
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import mine, zoo, torch\n"
-        "model = zoo.create_model('vit', image_size=8, patch_size=4, channels=1, dim=8, depth=1, heads=2, mixer='mean')\n"
+        "model = zoo.create_model('vit', image_size=8, channels=1, patch_size=4, dim=8, depth=1, mixer='mean')\n"
         "print(model(torch.zeros(1, 1, 8, 8)).shape, 'mean' in zoo.list_mixers())\n"
         "try: zoo.create_mixer('mean', dim=8, causal=True, needs=zoo.blocks.Capability.CAUSAL)\n"
         "except zoo.ConfigError as error: print(error)\n"

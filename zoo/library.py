@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
 
@@ -141,6 +141,7 @@ def load_pretrained(folder: str | os.PathLike[str], device: torch.device | str =
         model = registry.decode("model", plain, str(folder / "config.json")).build()
     materialise(model, device)
     try:
+        model.to(_float_dtype(folder / "model.safetensors"))
         missing, unexpected = load_model(model, str(folder / "model.safetensors"), strict=False, device=str(device))
     except (SafetensorError, RuntimeError) as error:
         raise ConfigError(f"{folder / 'model.safetensors'}: {str(error).splitlines()[0]}") from None
@@ -150,6 +151,16 @@ def load_pretrained(folder: str | os.PathLike[str], device: torch.device | str =
             f"unexpected {sorted(unexpected)[:3]}"
         )
     return model.eval()
+
+
+def _float_dtype(path: Path) -> torch.dtype:
+    """The dtype of the first floating weight, in which the whole model was saved."""
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118  not a dict
+            tensor = file.get_tensor(name)
+            if tensor.is_floating_point():
+                return tensor.dtype
+    return torch.float32
 
 
 def _with(value: Any, choices: Mapping[str, Any]) -> Any:

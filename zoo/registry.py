@@ -14,6 +14,7 @@ the value and the choices. `encode` is its inverse: plain dicts, lists, numbers,
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -219,7 +220,7 @@ def _problems(error: ValidationError, cls: type[Config]) -> list[tuple[tuple[str
             found.append((place, str(inner)))
         else:
             expected = item["msg"].removeprefix("Input ").replace("instance of ", "")
-            hint = nearest(str(item["input"]), item.get("ctx", {}).get("expected", "").replace("'", "").split(", "))
+            hint = nearest(str(item["input"]), re.findall(r"'([^']*)'", item.get("ctx", {}).get("expected", "")))
             found.append((place, f"{expected}, got {_short(item['input'])}{hint}"))
     return found
 

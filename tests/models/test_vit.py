@@ -41,7 +41,13 @@ def test_presets_have_the_published_number_of_parameters(name: str) -> None:
 
 def test_every_vit_preset_is_checked_above() -> None:
     presets = {name for name in zoo.list_models() if name.startswith(("vit_", "deit_"))}
-    assert presets == set(PUBLISHED)
+    assert presets == {*PUBLISHED, "vit_digits"}
+
+
+def test_digits_preset_is_its_parts_added_up() -> None:
+    block = 2 * 2 * 64 + (3 * 64 * 64 + 3 * 64) + (64 * 64 + 64) + (64 * 128 + 128) + (128 * 64 + 64)
+    expected = (4 * 64 + 64) + 16 * 64 + 4 * block + 2 * 64 + (64 * 10 + 10)  # patches, positions, blocks, norm, head
+    assert sum(p.numel() for p in zoo.create_model("vit_digits").parameters()) == expected == 136_010
 
 
 def test_base_takes_17_56_giga_multiply_adds() -> None:
@@ -112,6 +118,7 @@ def test_attention_maps_are_recorded_beside_the_fused_path() -> None:
         {"residual": "deepnorm", "drop_path": 0.2, "dropout": 0.1},
         {"mixer": {"window": 3, "sinks": 1}, "position": "rope2d", "dim": 32},
         {"checkpointing": True},
+        {"position": "t5_bias"},
     ],
     ids=str,
 )

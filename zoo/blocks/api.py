@@ -177,7 +177,10 @@ class Sublayer(nn.Module):
     def init_state(
         self, batch: int, max_len: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Any:
-        """State for `batch` empty rows, or None for a sublayer that keeps none."""
+        """State for `batch` empty rows, or None for a sublayer that keeps none.
+
+        Device and dtype are the weights' own by default; states of recurrences stay fp32 or better.
+        """
         return None
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:

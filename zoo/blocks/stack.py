@@ -14,6 +14,7 @@ in the slot.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -166,9 +167,10 @@ class Stack(nn.Module):
         self.norm = config.norm.build(config.dim) if wanted else None
 
     def forward(self, x: Tensor, context: Context, state: StackState | None = None) -> Tensor:
+        context = replace(context, memo={})  # what layers share belongs to this pass: a caller may reuse its context
         if state is not None and context.positions is None:
-            seen = state.length
-            context.positions = token_positions(x.shape[1], context, offset=seen, device=x.device)  # (B, T)
+            seen = state.seen
+            context.positions = token_positions(x.shape[1], context, offset=seen, device=x.device)  # (T,) or (B, T)
         if self.position is not None:
             x = self.position(x, context)  # (B, T, D)
         if self.drop is not None:

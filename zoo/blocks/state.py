@@ -189,7 +189,7 @@ class WindowState(_Store):
     """
 
     def __init__(
-        self, batch: int, groups: int, window: int, key_dim: int, value_dim: int, *, sinks: int = 0, **factory: object
+        self, batch: int, groups: int, window: int, key_dim: int, value_dim: int, *, sinks: int = 0, **factory: Any
     ) -> None:
         super().__init__(batch, groups, sinks + window, key_dim, value_dim, **factory)
         self.window, self.sinks = window, sinks
@@ -304,6 +304,11 @@ class StackState:
         if not states:
             raise ValueError("this stack keeps no state")
         return states[0].length
+
+    @property
+    def seen(self) -> Tensor | int:
+        """The same as one int while all rows agree."""
+        return getattr(self._each()[0], "seen", self.length)
 
     def nbytes(self) -> int:
         """Bytes of the features that all layers store."""

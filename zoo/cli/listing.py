@@ -44,11 +44,13 @@ def _main(words: Sequence[str]) -> int:
 
 
 def _tables(parts: bool) -> dict[str, list[Row]]:
-    """Rows (name, summary, paper) by kind. `parts` registers the library's parts, which imports torch."""
+    """Rows (name, summary, paper) by kind. `parts` adds all that is registered, which imports torch."""
     tables: dict[str, list[Row]] = {
         kind: [(name, text, "") for name, text in paths.catalogue(kind).items()] for kind in CONFIGS
     }
     if parts:
+        paths.use()
+        import recipes.optim  # noqa: F401
         import zoo.library  # noqa: F401
         from zoo import registry
 

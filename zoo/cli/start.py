@@ -46,7 +46,7 @@ def claimed(out: Path, resumed: bool = False) -> Iterator[None]:
         yield
         return
     if not resumed:
-        held = [name for name in ("result.json", "checkpoints", "multirun.yaml") if (out / name).exists()]
+        held = [name for name in ("result.json", "eval.json", "checkpoints", "multirun.yaml") if (out / name).exists()]
         if held:
             raise refuse(f"'{out}' holds a run already ({held[0]}); name another folder, or use resume={out}", "out")
     made = [folder for folder in (out, *out.parents) if not folder.exists()]

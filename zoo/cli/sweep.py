@@ -37,7 +37,8 @@ def sweep(composer: Composer) -> int:
             if os.listdir(folder) == ["multirun.yaml"]:  # refused before the first run
                 (folder / "multirun.yaml").unlink()
             raise
-    states = {file.parent: json.loads(file.read_text())["status"] for file in folder.rglob("result.json")}
+    results = [file for name in ("result.json", "eval.json") for file in folder.rglob(name)]
+    states = {file.parent: json.loads(file.read_text(encoding="utf-8"))["status"] for file in results}
     well = sum(status == "ok" for status in states.values())
     print(f"{well} of {len(states)} runs ended well; results in {folder}", flush=True)
     return 0 if states and well == len(states) else 1

@@ -115,6 +115,20 @@ def _preset(name: str, summary: str, paper: str, **choices: Any) -> None:
 
 
 _VIT, _DEIT = "Dosovitskiy et al. 2020, arXiv:2010.11929", "Touvron et al. 2020, arXiv:2012.12877"
+_preset(
+    "vit_digits",
+    "A small ViT for 8 x 8 digits, as recipe=vit trains it.",
+    _VIT,
+    image_size=8,
+    patch_size=2,
+    channels=1,
+    num_classes=10,
+    dim=64,
+    depth=4,
+    heads=4,
+    pool="mean",
+    ffn={"ratio": 2.0},
+)
 _WIDTHS: dict[str, dict[str, Any]] = {
     "tiny": {"dim": 192, "depth": 12, "heads": 3},
     "small": {"dim": 384, "depth": 12, "heads": 6},

@@ -216,8 +216,8 @@ class Attention(Sublayer):
         mask, documents = context.token_mask, context.documents
         if documents is not None:
             alone = Context(token_mask=mask, documents=documents)
-            return context.once("document_index", lambda: token_positions(t, alone, device=device))
-        return context.once(("index", t, device), lambda: Visibility.row_index(t, mask, 0, device))
+            return context.once(("index", documents, mask), lambda: token_positions(t, alone, device=device))
+        return context.once(("index", t, device, mask), lambda: Visibility.row_index(t, mask, 0, device))
 
     def _bias(self, queries: Tensor | None, keys: Tensor | None) -> BiasFunction | None:
         """Bias of the scores by positions (T,) or (B, T) of the queries and (S,) or (B, S) of the keys."""
@@ -234,6 +234,8 @@ class Attention(Sublayer):
         if not self.causal:
             return None
         sizes = (self.key_dim, self.value_dim)
+        weight = self.out.weight
+        device, dtype = device or weight.device, dtype or weight.dtype
         if self.config.window is not None:
             sinks = self.config.sinks
             return WindowState(
