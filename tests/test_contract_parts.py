@@ -110,6 +110,10 @@ def test_feed_forwards_equal_their_formula(name: str, choices: dict) -> None:
     activation = functions[ffn.config.activation]
     hidden = activation(linear(ffn.up, x)) if name == "mlp" else activation(linear(ffn.gate, x)) * linear(ffn.up, x)
     torch.testing.assert_close(ffn(x, Context()), linear(ffn.down, hidden), rtol=0, atol=1e-10)
+    with torch.no_grad():  # overwrites its own hidden activations, and nothing else
+        before = x.clone()
+        torch.testing.assert_close(ffn(x, Context()), linear(ffn.down, hidden), rtol=0, atol=1e-10)
+        assert torch.equal(x, before)
 
 
 def test_gated_width_is_two_thirds_rounded_as_published() -> None:

@@ -70,7 +70,8 @@ def claimed(out: Path, resumed: bool = False) -> Iterator[None]:
 def _own_command_line(words: Sequence[str], out: Path) -> Iterator[None]:
     """Lightning starts the other ranks of a run with sys.argv: let it be the command line of this very run.
 
-    The variables that tell a rank who it is are taken back afterwards, or the next run of a sweep would be a rank too.
+    Afterwards the ranks part and the variables that tell a rank who it is are taken back, or the next run of a sweep
+    would join the ranks of this one.
     """
     before, argv = {name: os.environ.get(name) for name in RANKS}, sys.argv
     verb = [] if argv[0].endswith("run.py") else ["run"]  # python -m zoo.run, or else zoo run, python -m zoo run
@@ -79,6 +80,9 @@ def _own_command_line(words: Sequence[str], out: Path) -> Iterator[None]:
         yield
     finally:
         sys.argv = argv
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            distributed.destroy_process_group()
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.blocks.api import Context, FFNConfig, Slot, Sublayer
-from zoo.blocks.ffn.mlp import ACTIVATIONS, ActivationName, rounded
+from zoo.blocks.ffn.mlp import ActivationName, activate, rounded
 from zoo.blocks.init import init_linear
 from zoo.registry import register
 
@@ -67,7 +67,6 @@ class GLU(Sublayer):
         self.gate = nn.Linear(slot.dim, hidden, bias=config.bias)
         self.up = nn.Linear(slot.dim, hidden, bias=config.bias)
         self.down = nn.Linear(hidden, slot.dim, bias=config.bias)
-        self.activation = ACTIVATIONS[config.activation]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -76,7 +75,7 @@ class GLU(Sublayer):
         init_linear(self.down, self._out_std)
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
-        h = self.activation(self.gate(x)) * self.up(x)  # (B, T, F)
+        h = activate(self.config.activation, self.gate(x)) * self.up(x)  # (B, T, F)
         if self.config.dropout:
             h = F.dropout(h, self.config.dropout, self.training)
         return self.down(h)  # (B, T, D)
