@@ -273,6 +273,8 @@ def test_rewriting_twice_changes_nothing() -> None:
         ("recipe=vit --config-dir", ["--config-dir"]),
         ("resume=nowhere", ["resume", "no such folder", "'nowhere'"]),
         ("mode=eval checkpoint=nowhere", ["checkpoint", "no such folder", "'nowhere'"]),
+        ("recipe=vit hydra.run.dir=x", ["hydra.run.dir", "out=FOLDER"]),
+        ("-m recipe=vit hydra.sweep.dir=x", ["hydra.sweep.dir", "out=FOLDER"]),
         ("-m resume=a,b", ["resume", "-m"]),
         ("-m recipe=vit --cfg", ["--cfg", "-m"]),
         ("-m recipe=vit,vitt", ["recipe", "'vitt'", "did you mean 'vit'"]),

@@ -9,7 +9,7 @@ from zoo.ops import attention as op
 from zoo.ops.attention import attention, attention_maps, naive_attention
 from zoo.ops.visibility import Visibility
 
-B, H, G, T, K, V = 2, 4, 2, 11, 6, 6
+B, H, G, T, K, V = 2, 2, 1, 7, 4, 4
 
 VISIBILITY = {
     "full": {},
@@ -101,9 +101,9 @@ def test_blocks_of_queries_equal_the_naive_twin(rules: str, choices: str, block:
 @pytest.mark.parametrize("choices", ["plain", "softcap", "sink_logit", "bias"])
 def test_padding_anywhere_and_rows_without_keys_equal_the_naive_twin(rules: str, choices: str) -> None:
     mask = torch.ones(B, T, dtype=torch.bool)
-    mask[0, :4] = False  # left: under a causal mask the first queries see no key
-    mask[1, 5:7] = False  # interior
-    mask[1, -2:] = False  # right
+    mask[0, :3] = False  # left: under a causal mask the first queries see no key
+    mask[1, 2:4] = False  # interior
+    mask[1, -1:] = False  # right
     compare(*tensors(), visibility(VISIBILITY[rules], mask), OPTIONS[choices])
 
 
@@ -119,16 +119,16 @@ def test_a_row_without_any_key_is_zero_with_finite_gradients() -> None:
 
 
 @pytest.mark.parametrize("value_dim", [3, 9])
-@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("groups", [1, 2])
 def test_value_width_and_groups_equal_the_naive_twin(value_dim: int, groups: int) -> None:
     compare(*tensors(value_dim, groups), visibility({"causal": True}), {})
 
 
 def test_documents_never_see_each_other() -> None:
-    documents = torch.tensor([[0] * 4 + [1] * 7, [0] * 9 + [3] * 2])
+    documents = torch.tensor([[0] * 3 + [1] * 4, [0] * 5 + [3] * 2])
     visible = visibility({"causal": True}, documents=documents)
     compare(*tensors(), visible, {})
-    assert not allowed(visible)[0, 4:, :4].any()
+    assert not allowed(visible)[0, 3:, :3].any()
 
 
 def test_chunk_of_new_queries_sees_the_cached_keys_before_it() -> None:
@@ -167,9 +167,10 @@ def test_dropped_weights_keep_the_mean() -> None:
     torch.manual_seed(0)
     q, k, v = (x.detach() for x in tensors())
     visible = visibility({})
-    mean = torch.stack([attention(q, k, v, visible, dropout=0.3) for _ in range(4000)]).mean(0)
+    many = [x[:1].repeat(4000, 1, 1, 1) for x in (q, k, v)]
+    mean = attention(*many, visible, dropout=0.3).mean(0)
     # standard error of the mean of 4000 draws is below 0.02 for weights and values of unit size; 5 sigma
-    torch.testing.assert_close(mean, attention(q, k, v, visible), rtol=0, atol=0.1)
+    torch.testing.assert_close(mean, attention(q, k, v, visible)[0], rtol=0, atol=0.1)
 
 
 def test_long_window_never_builds_the_square_mask() -> None:

@@ -13,6 +13,7 @@ afresh instead of mixing its choices with those of the part it replaces.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -47,6 +48,8 @@ def rewrite(argument: str, *, sweep: bool = False, groups: Iterable[str] = ()) -
         raise _no_value(argument)
     sign, key, value = match["sign"] or "", match["key"].strip(), match["value"]
     head = key.partition(".")[0].partition("@")[0].partition("/")[0]
+    if key in ("hydra.run.dir", "hydra.sweep.dir") and "LOCAL_RANK" not in os.environ:  # Lightning gives it to ranks
+        raise refuse("use out=FOLDER", key)
     if head in ("given", "hydra"):
         return argument
     if key in PATHS and not sweep:

@@ -1,0 +1,19 @@
+"""Data of the recipes: one file a set, registered under the kind "data", and the loader that feeds them.
+
+A new set is one new file in this folder with a registered config; `load_kinds` finds it. Nothing heavy is imported
+here or at the head of a set's file: scikit-learn, datasets, timm and torchvision load inside the functions that need
+them.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+__all__ = ["load_kinds"]
+
+
+def load_kinds() -> None:
+    """Import every module of this folder, so that all data sets are registered."""
+    for module in pkgutil.iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
