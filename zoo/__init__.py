@@ -71,10 +71,12 @@ if TYPE_CHECKING:
     from zoo.registry import Config, ConfigError, register
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'zoo' has no attribute '{name}'")
-    return getattr(import_module(_WHERE[name]), name)
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+    def __getattr__(name: str) -> Any:
+        if name not in _WHERE:
+            raise AttributeError(f"module 'zoo' has no attribute '{name}'")
+        return getattr(import_module(_WHERE[name]), name)
 
 
 def __dir__() -> list[str]:

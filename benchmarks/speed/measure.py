@@ -2,9 +2,9 @@
 
 A machine that others use drifts by tens of percent within a minute, so single milliseconds mean little. Every round
 calls every arm once, one after the other, and yields one ratio per pair of arms; the median over the rounds with its
-quartiles is what is reported. Every second round runs backwards, which cancels a drift within the round. Process CPU
-time leaves out what other processes took; wall time is recorded beside it, and is the better figure on an idle machine
-with several threads, because threads that wait for each other burn CPU time, and on a GPU.
+quartiles is what is reported. The order changes from round to round, so that no arm always follows the same one and a
+drift within a round cancels. Process CPU time leaves out what other processes took. Wall time is recorded beside it;
+it is the better figure on a GPU, and with several threads on an idle machine, as threads that wait burn CPU time.
 """
 
 from __future__ import annotations
@@ -112,8 +112,11 @@ def alternate(
 
 
 def in_turn(names: Iterable[str], turn: int) -> list[str]:
-    """The order of a round: as given, backwards in every second one."""
-    return list(names) if turn % 2 == 0 else list(names)[::-1]
+    """The order of a round: each starts one further on, and every second one runs backwards."""
+    order = list(names)
+    start = turn % len(order) if order else 0
+    order = order[start:] + order[:start]
+    return order if turn % 2 == 0 else order[::-1]
 
 
 @contextmanager

@@ -141,6 +141,17 @@ def test_combinations_train_save_and_load(choices: dict, tmp_path) -> None:
     torch.testing.assert_close(again(images), model.eval()(images), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("choices", [{}, {"pool": "mean"}, {"distilled": True, "registers": 2}], ids=str)
+def test_gradients_reach_every_parameter(choices: dict) -> None:
+    """A parameter without a gradient is dead weight, and stops DistributedDataParallel."""
+    model = small(**choices).train()
+    made = model(torch.randn(4, 1, 16, 16))
+    sum(part.square().sum() for part in (made if isinstance(made, tuple) else (made,))).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+
+
 def test_activation_checkpointing_changes_no_gradient() -> None:
     images = torch.randn(2, 1, 16, 16)
     plain, saving = small().train(), small(checkpointing=True).train()

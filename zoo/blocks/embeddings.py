@@ -115,19 +115,21 @@ class PrefixTokens(nn.Module):
             raise ConfigError("a distillation token stands after the class token: set class_token too")
         self.count = int(class_token) + int(distilled) + registers
         self.init_std = init_std
-        self.weight = nn.Parameter(torch.empty(self.count, dim))
+        # Nothing is registered for no tokens: a parameter that no gradient reaches stops DistributedDataParallel.
+        self.weight = nn.Parameter(torch.empty(self.count, dim)) if self.count else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=self.init_std)
+        if self.weight is not None:
+            nn.init.normal_(self.weight, std=self.init_std)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.count == 0:
+        if self.weight is None:
             return x
         return torch.cat((self.weight.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1)  # (B, count + T, D)
 
     def extra_repr(self) -> str:
-        return f"{self.count}, {self.weight.shape[1]}"
+        return f"{self.count}"
 
 
 def resample_grid(table: Tensor, old: tuple[int, ...], new: tuple[int, ...], *, antialias: bool = True) -> Tensor:

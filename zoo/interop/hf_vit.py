@@ -66,7 +66,7 @@ def from_huggingface(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def to_huggingface(model: ViT) -> dict[str, Tensor]:
     """Their state dict from our model. Raises ConfigError for what their model does not have."""
     state = dict(model.state_dict())
-    prefix = state.pop("prefix.weight")
+    prefix = state.pop("prefix.weight", torch.empty(0))
     if len(prefix) != 1 or "stack.position.weight" not in state:
         raise ConfigError("transformers' ViT has one class token and learned positions; this model differs")
     theirs = {

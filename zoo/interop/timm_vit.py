@@ -45,13 +45,13 @@ def from_timm(state: StateDict, config: ViTConfig) -> dict[str, Tensor]:
     ours: dict[str, Tensor] = {}
     left = dict(state)
     prefix = [left.pop(name)[0] for name in ("cls_token", "dist_token", "reg_token") if name in left]  # (n, D) each
-    dim = config.dim
-    ours["prefix.weight"] = torch.cat(prefix) if prefix else torch.zeros(0, dim)
+    if prefix:
+        ours["prefix.weight"] = torch.cat(prefix)
     if "pos_embed" in left:
         table = left.pop("pos_embed")[0]  # (P or fewer + N, D)
         tokens = _patches(config)
         heading, grid = table[: len(table) - tokens], table[len(table) - tokens :]
-        missing = table.new_zeros(ours["prefix.weight"].shape[0] - len(heading), dim)
+        missing = table.new_zeros(sum(map(len, prefix)) - len(heading), config.dim)
         ours["stack.position.weight"] = torch.cat([heading, missing, grid])
     for name, tensor in left.items():
         ours[rename(name, inverse(_TIMM_BLOCK), inverse(_TIMM), "blocks", "stack.blocks")] = tensor
@@ -62,7 +62,7 @@ def to_timm(model: ViT) -> dict[str, Tensor]:
     """State dict for a timm VisionTransformer of the same shape, from our model."""
     theirs: dict[str, Tensor] = {}
     config, state = model.config, dict(model.state_dict())
-    prefix = state.pop("prefix.weight")[None]  # (1, P, D)
+    prefix = state.pop("prefix.weight", torch.empty(0, config.dim))[None]  # (1, P, D)
     class_tokens = prefix.shape[1] - config.registers
     names = ["cls_token", "dist_token"][:class_tokens]
     theirs |= {name: prefix[:, i : i + 1] for i, name in enumerate(names)}
