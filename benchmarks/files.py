@@ -6,13 +6,14 @@ import json
 import os
 import platform
 import sys
-import tempfile
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+
+from zoo.files import write_text
 
 __all__ = ["console", "header", "results", "write_json"]
 
@@ -48,16 +49,7 @@ def header(command: str, threads: int, device: str = "cpu") -> dict[str, Any]:
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Atomically: a full disk or an interrupt leaves an earlier file whole. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(values, file, indent=1)
-            file.write("\n")
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_text(path, json.dumps(values, indent=1) + "\n")
 
 
 def console() -> Console:

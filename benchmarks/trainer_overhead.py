@@ -78,7 +78,7 @@ def measure(rounds: int, block: int, words: Sequence[str] = ()) -> Timings:
         settings = compose(
             ["recipe=vit", f"out={out}", f"trainer.max_steps={steps}", "trainer.limit_val_batches=0", *words]
         )
-        run = training_run._prepare(settings, out, stop, said)
+        run = training_run.prepare(settings, out, stop, said)
         open_folder(run.settings, out, None)
         said.open(out / "log.txt")
         alternate = Alternate(_plain_loop(run, steps))

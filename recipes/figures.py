@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recipes.files import write_whole
 from recipes.metrics_file import read_rows
+from zoo.files import write_whole
 
 
 def new_figure(width: float, height: float) -> Any:

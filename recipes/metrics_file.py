@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from recipes.files import write_text
+from zoo.files import write_text
 
 Row = dict[str, float]
 

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from recipes.files import write_text
+from zoo.files import write_text
 
 KEYS = (
     "recipe",

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from recipes.files import write_text
 from recipes.metrics_file import MetricsFile
+from zoo.files import write_text
 from zoo.registry import ConfigError
 
 

@@ -48,9 +48,6 @@ class Task(LightningModule):
         self.save_hyperparameters({"settings": plain})
         self.recipe = recipe if recipe is not None else find_recipe(plain.get("name"))(plain)
         self.model = model if model is not None else decode("model", plain.get("model"), "model").build()
-        for parameter in self.model.parameters():
-            if not parameter.numel():  # an empty table gets no gradient, and DDP waits for one
-                parameter.requires_grad_(False)
         self.optim: OptimConfig = decode("optim", plain.get("optim"), "optim")
         self.ema: MovingAverage | None = None
         if self.optim.ema is not None:

@@ -51,7 +51,7 @@ class Run:
 def train(settings: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train and report; raises as `recipes.launch.launch` says."""
     with StopRequest() as stop, journal() as said:
-        run = _prepare(settings, out, stop, said)
+        run = prepare(settings, out, stop, said)
         result = new_result(run.settings)
         if rank() == 0:
             open_folder(run.settings, out, step_of(run.checkpoint) if settings.get("resume") else None)
@@ -70,7 +70,7 @@ def train(settings: dict[str, Any], out: Path) -> dict[str, Any]:
     return result
 
 
-def _prepare(settings: dict[str, Any], out: Path, stop: StopRequest, said: Journal) -> Run:
+def prepare(settings: dict[str, Any], out: Path, stop: StopRequest, said: Journal) -> Run:
     """Decode, load and build everything. Raises ConfigError; writes nothing."""
     check_folder(settings, out)
     recipe = find_recipe(settings.get("name"))(settings)

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recipes.data.preprocess import Preprocess
-from recipes.files import write_text
 from recipes.recipe import Batch, Metrics, Recipe, TaskConfig
 from zoo.blocks.api import ModelConfig
+from zoo.files import write_text
 from zoo.registry import ConfigError, decode, describe
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from zoo import registry
 from zoo.autoload import import_all
 from zoo.blocks.api import Slot, Sublayer, check
 from zoo.blocks.init import materialise
+from zoo.files import write_text, write_whole
 from zoo.registry import ConfigError
 
 __all__ = [
@@ -118,10 +118,8 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     config = getattr(model, "config", None)
     if not isinstance(config, registry.Config) or not config.registered_name:
         raise ConfigError(f"{type(model).__name__} has no registered config, so it could not be loaded again")
-    with _Replacing(folder / "model.safetensors") as temporary:
-        save_model(model, str(temporary), metadata={"format": "pt"})
-    with _Replacing(folder / "config.json") as temporary:
-        temporary.write_text(json.dumps(registry.encode(config), indent=2) + "\n")
+    write_whole(folder / "model.safetensors", lambda file: save_model(model, str(file.name), metadata={"format": "pt"}))
+    write_text(folder / "config.json", json.dumps(registry.encode(config), indent=2) + "\n")
     return folder
 
 
@@ -175,22 +173,3 @@ def _config_and_slot(kind: str, value: Any, dim: int, choices: Mapping[str, Any]
     facts = {k: v for k, v in choices.items() if k not in fields and k in Slot.__dataclass_fields__}
     config = registry.decode(kind, _with(value, {k: v for k, v in choices.items() if k not in facts}), kind)
     return config, Slot(dim=dim, where=f"{kind} {config.registered_name}", **facts)
-
-
-class _Replacing:
-    """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Path:
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-        os.close(handle)
-        self.temporary = Path(name)
-        return self.temporary
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            os.replace(self.temporary, self.path)
-        else:
-            self.temporary.unlink(missing_ok=True)

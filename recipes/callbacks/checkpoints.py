@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from recipes.callbacks.stopwatch import Stopwatch
-from recipes.files import write_whole
 from recipes.lightning_import import Callback, LightningModule, TorchCheckpointIO, Trainer
+from zoo.files import write_whole
 
 _NAME = re.compile(r"step=(\d+)\.ckpt")
 

@@ -27,9 +27,10 @@ __all__ = ["Augment", "Augmenter"]
 class Augment(Config):
     """What varies in training images; everything off by default. Amounts are drawn uniformly up to the given one.
 
-    shift: pixels to either side; whole_pixels: only by whole pixels, as in pad-and-crop. rotation, shear: degrees to
-    either side. scale: relative, 0.1 is 0.9 to 1.1. flip: probability of a left-right flip. padding: what comes in from
-    outside: "zeros" (black), "border" or "reflection".
+    probability: share of the images that are moved (shift, rotation, scale, shear, flip); the others stay sharp, as
+    evaluation has them. shift: pixels to either side; whole_pixels: only by whole pixels, as in pad-and-crop.
+    rotation, shear: degrees to either side. scale: relative, 0.1 is 0.9 to 1.1. flip: probability of a left-right
+    flip. padding: what comes in from outside: "zeros" (black), "border" or "reflection".
     erase: probability of one erased rectangle of 2 to 33 percent of the image (Zhong et al. 2017, arXiv:1708.04896).
     crop: smallest share of the area of a random crop that is resized to the full size (Szegedy et al. 2014,
     arXiv:1409.4842), 0 is off. randaugment: timm's notation, such as "rand-m9-mstd0.5-inc1" (Cubuk et al. 2019,
@@ -38,6 +39,7 @@ class Augment(Config):
     mix_probability: share of the batches that are mixed.
     """
 
+    probability: float = Field(default=1, ge=0, le=1)
     shift: float = Field(default=0, ge=0)
     whole_pixels: bool = False
     rotation: float = Field(default=0, ge=0, le=180)
@@ -137,6 +139,8 @@ class Augmenter:
         # From output to input pixels, both counted from the middle: flip, then shear, then turn and scale, then shift.
         rows = [cos * sign, cos * shear - sin, shift[:, 0], sin * sign, sin * shear + cos, shift[:, 1]]
         moves = torch.stack(rows, 1).view(-1, 2, 3)
+        still = (draw[:, 11] >= augment.probability).view(-1, 1, 1)
+        moves = torch.where(still, torch.eye(2, 3, dtype=torch.float64), moves)
         moves = moves * torch.tensor([2 / width, 2 / height], dtype=torch.float64).view(2, 1)  # to grid_sample's unit
         hit, area, aspect, down, across = draw[:, 6:11].T
         area = (0.02 + 0.31 * area) * height * width

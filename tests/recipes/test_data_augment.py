@@ -102,6 +102,12 @@ def moved(augment: Augment, images: Tensor, epoch: int = 0) -> Tensor:
     return augmenter.move(images, torch.arange(len(images)), (0, epoch))
 
 
+def test_probability_leaves_a_share_of_the_images_sharp() -> None:
+    images = torch.rand(1, 1, 8, 8).expand(400, -1, -1, -1)
+    still = (moved(Augment(probability=0.7, rotation=20, shift=1), images) - images).abs().amax((1, 2, 3)) < 1e-5
+    assert abs(still.double().mean() - 0.3) < 0.1  # 4 standard errors
+
+
 def test_flip_mirrors_left_and_right_only() -> None:
     images = torch.rand(4, 1, 6, 9)
     torch.testing.assert_close(moved(Augment(flip=1), images), images.flip(3), rtol=0, atol=1e-5)

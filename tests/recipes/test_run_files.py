@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.files import write_text, write_whole
 from recipes.metrics_file import MetricsFile, read_rows
 from recipes.result import KEYS, config_hash, new_result, read_result, write_result
+from zoo.files import write_text, write_whole
 
 
 def test_rows_keep_their_columns_while_new_metrics_join(tmp_path: Path) -> None:

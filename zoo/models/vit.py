@@ -95,7 +95,8 @@ class ViT(nn.Module):
     def _tokens(self, images: Tensor, record: Recorder | None) -> tuple[Tensor, Context]:
         x, grid = self.patches(images)  # (B, h w, D)
         context = Context(grid=grid, prefix=self.prefix.count, record=record)
-        return self.stack(self.prefix(x), context), context  # (B, P + h w, D)
+        x = self.prefix(x)  # (B, P + h w, D)
+        return self.stack(x, context), context
 
     def forward(self, images: Tensor, record: Recorder | None = None) -> Any:
         x, context = self._tokens(images, record)  # (B, P + h w, D)
