@@ -128,6 +128,7 @@ _preset(
     depth=4,
     heads=4,
     pool="mean",
+    init_std=0.07,
     ffn={"ratio": 2.0},
 )
 _WIDTHS: dict[str, dict[str, Any]] = {
