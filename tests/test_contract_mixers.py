@@ -191,7 +191,7 @@ def test_a_state_reports_the_bytes_it_holds_and_costs_nothing_on_meta(case: Mixe
     assert mixer.init_state(6, 10, dtype=torch.float32).nbytes() == 2 * real
 
 
-@pytest.mark.parametrize("case", mixer_cases(C.CAUSAL))
+@pytest.mark.parametrize("case", mixer_cases(C.CAUSAL | C.DOCUMENTS))
 def test_packed_documents_never_see_each_other(case: MixerCase) -> None:
     """Known fault 18: the first document's last token is the first thing that would leak."""
     mixer, x = case.build(causal=True), rows()

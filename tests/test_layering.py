@@ -99,30 +99,23 @@ def test_importing_the_package_and_the_command_line_loads_no_torch() -> None:
     assert not loaded_after("import zoo, zoo.run, zoo.__main__, zoo.predict") & {"torch", "hydra", "lightning", "numpy"}
 
 
-def test_adding_a_mixer_takes_one_file(tmp_path: Path) -> None:
-    """A file of the user's own registers by being imported, and is then a choice in every family."""
-    (tmp_path / "mine.py").write_text(
-        "from zoo.blocks.api import Capability, MixerConfig, Sublayer\n"
-        "from zoo import register\n"
-        "class Mean(Sublayer):\n"
-        "    def forward(self, x, context, state=None):\n"
-        "        return x.mean(1, keepdim=True).expand_as(x)\n"
-        "@register('mixer', 'mean')\n"
-        "class MeanConfig(MixerConfig):\n"
-        "    'The mean of the row.'\n"
-        "    capabilities = Capability.BIDIRECTIONAL\n"
-        "    def build(self, slot):\n"
-        "        return Mean()\n"
-    )
+def test_adding_a_mixer_takes_one_file_as_the_guide_shows(tmp_path: Path) -> None:
+    """The example of CONTRIBUTING.md, in a file of the user's own, is causal and is refused where it does not fit."""
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (example,) = [block.partition("```")[0] for block in guide.split("```python\n")[1:] if '"mixer", "mean"' in block]
+    (tmp_path / "mine.py").write_text(example)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import mine, zoo, torch\n"
-        "model = zoo.create_model('vit', image_size=8, channels=1, patch_size=4, dim=8, depth=1, mixer='mean')\n"
-        "print(model(torch.zeros(1, 1, 8, 8)).shape, 'mean' in zoo.list_mixers())\n"
-        "try: zoo.create_mixer('mean', dim=8, causal=True, needs=zoo.blocks.Capability.CAUSAL)\n"
+        "mixer, x = zoo.create_mixer('mean', dim=8, causal=True, init_std=1.0), torch.randn(2, 5, 8)\n"
+        "y, changed = mixer(x, zoo.Context()), x.clone()\n"
+        "changed[:, 3:] += 1\n"
+        "z = mixer(changed, zoo.Context())\n"
+        "mean = mixer.out(x[:, :2].mean(1))\n"
+        "print(y.shape, torch.equal(z[:, :3], y[:, :3]), torch.allclose(y[:, 1], mean, atol=1e-5))\n"
+        "try: zoo.create_model('vit', mixer='mean')\n"
         "except zoo.ConfigError as error: print(error)\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert "torch.Size([1, 1000]) True" in run.stdout
-    assert "'mean' cannot hide the future (needs CAUSAL). Fits: attention" in run.stdout
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "torch.Size([2, 5, 8]) True True" in run.stdout
+    assert "vit.0.mixer: 'mean' cannot see the whole row (needs BIDIRECTIONAL). Fits: attention" in run.stdout

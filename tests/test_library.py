@@ -135,10 +135,10 @@ def test_a_failed_save_leaves_the_earlier_files_whole(tmp_path: Path, monkeypatc
     zoo.save_pretrained(model, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("zoo.library.save_model", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         zoo.save_pretrained(zoo.create_model("vit", **SMALL), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -158,3 +158,64 @@ def test_a_context_can_be_reused_for_the_next_call() -> None:
     pieces = [stack(x[:, :4], context, state), stack(x[:, 4:7], context, state), stack(x[:, 7:], context, state)]
     torch.testing.assert_close(torch.cat(pieces, 1), stack(x, Context()), rtol=0, atol=1e-10)
     assert stack.init_state(1, 4).nbytes() == 2 * (2 * 4 * 16 * 8)  # layers x (keys and values) x tokens x width x fp64
+
+
+def test_a_part_that_is_no_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    told = message(zoo.save_pretrained, zoo.create_mixer("attention", dim=8), tmp_path / "new")
+    assert "is no registered model" in told
+    assert not (tmp_path / "new").exists()
+
+
+def test_files_get_the_users_own_permissions(tmp_path: Path) -> None:
+    zoo.save_pretrained(zoo.create_model("vit", **SMALL), tmp_path)
+    (tmp_path / "other").write_text("")
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1
+
+
+def test_shared_tables_are_saved_once_and_stay_shared(tmp_path: Path) -> None:
+    model = zoo.create_model("vit", **SMALL, position="t5_bias").eval()
+    zoo.save_pretrained(model, tmp_path)
+    again = zoo.load_pretrained(tmp_path)
+    assert len({block.mixer.bias.weight.data_ptr() for block in again.stack.blocks}) == 1
+    images = torch.randn(2, 1, 8, 8)
+    assert torch.equal(again(images), model(images))
+
+
+def test_facts_of_the_place_are_checked() -> None:
+    assert message(zoo.create_mixer, "attention", dim=0) == "dim: should be a whole number of at least 1, got 0"
+    assert "got '64'" in message(zoo.create_mixer, "attention", dim="64")
+    assert "causal: should be True or False" in message(zoo.create_mixer, "attention", dim=8, causal="yes")
+    assert "position.layout" in message(zoo.create_mixer, "attention", dim=8, position={"name": "rope", "layout": "x"})
+    assert "is added at the input" in message(zoo.create_mixer, "attention", dim=8, position="learned", max_len=4)
+    assert "image_size" in message(zoo.create_model, "vit", image_size=0)
+    assert "patch_size" in message(zoo.create_model, "vit", patch_size=-4)
+    assert "greater than 0" in message(zoo.create_norm, "rmsnorm", dim=8, eps=-1.0)
+
+
+def test_a_model_with_a_required_choice_is_built_by_name() -> None:
+    model = zoo.create_model("timm", name="resnet10t", num_classes=3).eval()
+    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 3)
+    told = message(zoo.create_model, "timm", name="resnet10t", options={"foo": 1})
+    assert "resnet10t refuses" in told
+
+
+def test_wrong_masks_and_forgotten_documents_are_told() -> None:
+    mixer, x = zoo.create_mixer("attention", dim=8, heads=2, causal=True), torch.randn(2, 4, 8)
+    for mask in (torch.ones(2, 4), torch.ones(2, 4).long(), torch.ones(2, 5).bool(), torch.ones(4).bool()):
+        with pytest.raises(ValueError, match=r"token_mask should be torch.bool of \(2, 4\)"):
+            mixer(x, Context(token_mask=mask))
+    state = mixer.init_state(2, 8)
+    mixer(x, Context(documents=torch.tensor([[0, 0, 1, 1]] * 2)), state)
+    with pytest.raises(ValueError, match="the state holds packed documents"):
+        mixer(x[:, :1], Context(), state)
+
+
+@pytest.mark.parametrize(("batch", "length"), [(0, 4), (2, 0)])
+def test_empty_batches_and_empty_rows_pass_through(batch: int, length: int) -> None:
+    x = torch.randn(batch, length, 8)
+    for choices in ({}, {"position": "rope"}, {"softcap": 2.0}, {"window": 2}, {"kv_heads": 1}, {"gate": "head"}):
+        mixer = zoo.create_mixer("attention", dim=8, heads=2, causal=True, **choices)
+        assert mixer(x, Context()).shape == x.shape
+    if batch == 0:
+        assert zoo.create_model("vit", **SMALL)(torch.randn(0, 1, 8, 8)).shape == (0, 3)

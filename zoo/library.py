@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_model, save_model
-from torch import nn
+from safetensors.torch import load_model, save
+from torch import Tensor, nn
 
 from zoo import registry
 from zoo.autoload import import_all
-from zoo.blocks.api import Slot, Sublayer, check
+from zoo.blocks.api import ModelConfig, Slot, Sublayer, check
 from zoo.blocks.init import materialise
 from zoo.files import write_text, write_whole
 from zoo.registry import ConfigError
@@ -78,15 +78,7 @@ def create_model(model: str | Mapping[str, Any] | registry.Config, **choices: An
     Under `torch.device("meta")` it costs no memory; `zoo.blocks.materialise` gives it weights afterwards.
     Raises ConfigError for unknown names and keys, and for parts that do not fit.
     """
-    if choices or isinstance(model, Mapping):
-        config = registry.decode("model", model)
-        if choices:
-            config = registry.decode(
-                "model", registry.merge(registry.encode(config), registry.encode(choices)), "model"
-            )
-    else:
-        config = registry.decode("model", model)
-    return config.build()
+    return registry.decode("model", _with("model", model, choices), "model").build()
 
 
 def create_mixer(mixer: str | Mapping[str, Any] | registry.Config, *, dim: int, **choices: Any) -> Sublayer:
@@ -108,17 +100,18 @@ def create_ffn(ffn: str | Mapping[str, Any] | registry.Config, *, dim: int, **ch
 
 def create_norm(norm: str | Mapping[str, Any] | registry.Config, *, dim: int, **choices: Any) -> nn.Module:
     """A norm over a last axis of width `dim`: `create_norm("rmsnorm", dim=256, eps=1e-5)`."""
-    return registry.decode("norm", _with(norm, choices), "norm").build(dim)
+    return registry.decode("norm", _with("norm", norm, choices), "norm").build(dim)
 
 
 def save_pretrained(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     """Write config.json (plain values and names) and model.safetensors into `folder`; each replaces the old whole."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     config = getattr(model, "config", None)
-    if not isinstance(config, registry.Config) or not config.registered_name:
-        raise ConfigError(f"{type(model).__name__} has no registered config, so it could not be loaded again")
-    write_whole(folder / "model.safetensors", lambda file: save_model(model, str(file.name), metadata={"format": "pt"}))
+    if not isinstance(config, ModelConfig) or not config.registered_name:
+        raise ConfigError(f"{type(model).__name__} is no registered model, so it could not be loaded again")
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = save(_unshared(model), metadata={"format": "pt"})
+    write_whole(folder / "model.safetensors", lambda file: file.write(weights))
     write_text(folder / "config.json", json.dumps(registry.encode(config), indent=2) + "\n")
     return folder
 
@@ -151,6 +144,18 @@ def load_pretrained(folder: str | os.PathLike[str], device: torch.device | str =
     return model.eval()
 
 
+def _unshared(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict with each shared tensor under its first name only; `load_model` finds the others again."""
+    kept: dict[str, Tensor] = {}
+    seen: set[tuple[int, torch.Size]] = set()
+    for name, tensor in model.state_dict().items():
+        place = (tensor.data_ptr(), tensor.shape)
+        if place not in seen or not tensor.numel():
+            kept[name] = tensor.contiguous()
+        seen.add(place)
+    return kept
+
+
 def _float_dtype(path: Path) -> torch.dtype:
     """The dtype of the first floating weight, in which the whole model was saved."""
     with safe_open(path, framework="pt") as file:
@@ -161,15 +166,23 @@ def _float_dtype(path: Path) -> torch.dtype:
     return torch.float32
 
 
-def _with(value: Any, choices: Mapping[str, Any]) -> Any:
-    """A part's plain value with some choices changed."""
-    base = {"name": value} if isinstance(value, str) else registry.encode(value)
+def _with(kind: str, value: Any, choices: Mapping[str, Any]) -> Any:
+    """A part's value with some choices changed."""
+    if not choices:
+        return value
+    base = {registry.name_key(kind): value} if isinstance(value, str) else registry.encode(value)
     return registry.merge(base, registry.encode(choices))
 
 
 def _config_and_slot(kind: str, value: Any, dim: int, choices: Mapping[str, Any]) -> tuple[Any, Slot]:
     """Keywords go to the part where it has such a field, else to the slot; what neither knows is the part's error."""
-    fields = type(registry.decode(kind, value)).model_fields
+    fields = type(registry.decode(kind, value, kind)).model_fields
     facts = {k: v for k, v in choices.items() if k not in fields and k in Slot.__dataclass_fields__}
-    config = registry.decode(kind, _with(value, {k: v for k, v in choices.items() if k not in facts}), kind)
+    for name, fact in {"dim": dim, **{k: facts[k] for k in ("heads", "depth") if k in facts}}.items():
+        if not isinstance(fact, int) or isinstance(fact, bool) or fact < 1:
+            raise ConfigError(f"should be a whole number of at least 1, got {fact!r}", name)
+    if not isinstance(facts.get("causal", False), bool):
+        raise ConfigError(f"should be True or False, got {facts['causal']!r}", "causal")
+    own = {k: v for k, v in choices.items() if k not in facts}
+    config = registry.decode(kind, _with(kind, value, own), kind)
     return config, Slot(dim=dim, where=f"{kind} {config.registered_name}", **facts)

@@ -21,7 +21,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
-__all__ = ["Config", "ConfigError", "decode", "describe", "encode", "kinds", "names", "nearest", "part", "register"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "decode",
+    "describe",
+    "encode",
+    "kinds",
+    "name_key",
+    "names",
+    "nearest",
+    "part",
+    "register",
+]
 
 
 class ConfigError(ValueError):
@@ -61,7 +73,7 @@ class Config(BaseModel):
         for key, value in values.items():
             field = cls.model_fields.get(key)
             default = field.default if field is not None else None
-            if isinstance(value, Mapping) and isinstance(default, Config) and _key(default.kind) not in value:
+            if isinstance(value, Mapping) and isinstance(default, Config) and name_key(default.kind) not in value:
                 value = merge(encode(default), value)
             prepared[key] = _tuples(value)
         return prepared
@@ -143,7 +155,7 @@ def decode(kind: str, value: Any, where: str = "") -> Any:
 def encode(config: Any) -> Any:
     """Plain value of a config: dicts with names, lists, numbers, strings, booleans and None. decode's inverse."""
     if isinstance(config, Config):
-        head = {_key(config.kind): config.registered_name} if config.registered_name else {}
+        head = {name_key(config.kind): config.registered_name} if config.registered_name else {}
         return head | {name: encode(getattr(config, name)) for name in type(config).model_fields}
     if isinstance(config, Mapping):
         return {str(key): encode(value) for key, value in config.items()}
@@ -176,17 +188,17 @@ def _decode(kind: str, value: Any) -> Any:
             raise ConfigError(f"should be a {kind}, got the {value.kind or 'config'} {type(value).__name__}")
         return value
     if isinstance(value, str):
-        value = {_key(kind): value}
+        value = {name_key(kind): value}
     if not isinstance(value, Mapping):
         raise ConfigError(
-            f"should be the name of a {kind} or a dict with '{_key(kind)}', got {value!r}; "
+            f"should be the name of a {kind} or a dict with '{name_key(kind)}', got {value!r}; "
             f"choices: {', '.join(names(kind))}"
         )
     rest = {str(key): item for key, item in value.items()}
-    name = rest.pop(_key(kind), None)
+    name = rest.pop(name_key(kind), None)
     if not isinstance(name, str):
         raise ConfigError(
-            f"needs '{_key(kind)}', the name of a {kind}, got {name!r}; choices: {', '.join(names(kind))}"
+            f"needs '{name_key(kind)}', the name of a {kind}, got {name!r}; choices: {', '.join(names(kind))}"
         )
     entry = describe(kind, name)
     if entry.is_preset:
@@ -194,7 +206,7 @@ def _decode(kind: str, value: Any) -> Any:
     return entry.make(**rest)
 
 
-def _key(kind: str) -> str:
+def name_key(kind: str) -> str:
     """The dict key that holds the part's name. Models say `family`, so that an arm may have a `name` of its own."""
     return "family" if kind == "model" else "name"
 

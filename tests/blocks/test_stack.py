@@ -147,3 +147,21 @@ def test_one_sublayer_of_a_checkpointed_stack_may_be_padded() -> None:
         model(x, Context(token_mask=mask))[mask].square().sum().backward()
         grads.append(x.grad)
     torch.testing.assert_close(grads[1], grads[0], rtol=0, atol=0)
+
+
+def test_a_stack_that_sees_the_whole_row_has_no_state() -> None:
+    model = stack(causal=False)
+    with pytest.raises(ValueError, match="keeps no state"):
+        model(rows(), Context(), model.init_state(2, T))
+
+
+def test_a_bias_table_alone_trains_through_a_state() -> None:
+    model, x = stack(position="t5_bias"), rows()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    table = model.blocks[0].mixer.bias.weight.requires_grad_()
+    state = model.init_state(2, T, dtype=torch.float64)
+    pieces = [model(x[:, t : t + 1], Context(), state) for t in range(T)]
+    (grad,) = torch.autograd.grad(torch.cat(pieces, 1).square().sum(), table)
+    (expected,) = torch.autograd.grad(model(x, Context()).square().sum(), table)
+    torch.testing.assert_close(grad, expected, rtol=0, atol=1e-8)

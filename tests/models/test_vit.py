@@ -84,6 +84,10 @@ def test_without_classes_the_pooled_features_come_out() -> None:
     assert small(num_classes=0)(torch.randn(2, 1, 16, 16)).shape == (2, 16)
 
 
+def test_without_classes_a_distilled_model_gives_features_too() -> None:
+    assert small(num_classes=0, distilled=True)(torch.randn(2, 1, 16, 16)).shape == (2, 16)
+
+
 def test_registers_are_not_pooled() -> None:
     model, images = small(pool="mean", registers=2), torch.randn(2, 1, 16, 16)
     features = model.forward_features(images)

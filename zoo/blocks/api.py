@@ -35,6 +35,7 @@ class Capability(Flag):
     CROSS = auto()  # reads a second sequence, `context.memory`
     STEP = auto()  # carries a State: prefill in any split equals one pass
     PADDING = auto()  # masked tokens, anywhere in the row, never change the others
+    DOCUMENTS = auto()  # packed documents (context.documents) never see each other
     MAPS = auto()  # can record attention maps
 
 
@@ -286,6 +287,7 @@ def check(config: MixerConfig, slot: Slot) -> None:
         Capability.CROSS: "cannot read a second sequence",
         Capability.STEP: "cannot go on token by token",
         Capability.PADDING: "cannot skip masked tokens",
+        Capability.DOCUMENTS: "cannot keep packed documents apart",
         Capability.MAPS: "has no attention maps",
     }
     told = " and ".join(f"{text} (needs {flag.name})" for flag, text in reasons.items() if flag in missing)

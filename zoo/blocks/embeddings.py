@@ -89,7 +89,9 @@ class PatchEmbedding(nn.Module):
             # the convolution's time for 2 x 2 patches, 0.3 to 0.8 for 4 x 4; at 16 x 16 it was equal, and 8 to 11 %
             # slower forward only, so that large patches keep the convolution, which timm uses for all.
             x = images.reshape(batch, channels, h, rows, w, columns).permute(0, 2, 4, 1, 3, 5)  # (B, h, w, C, ph, pw)
-            return F.linear(x.reshape(batch, h * w, -1), self.weight.flatten(1), self.bias), grid  # (B, h w, D)
+            return F.linear(
+                x.reshape(batch, h * w, channels * rows * columns), self.weight.flatten(1), self.bias
+            ), grid  # (B, h w, D)
         x = F.conv2d(images, self.weight, self.bias, stride=self.patch_size)  # (B, D, h, w)
         return x.flatten(2).transpose(1, 2), grid  # (B, h w, D)
 

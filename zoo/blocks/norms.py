@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.blocks.api import NormConfig
@@ -16,7 +19,7 @@ __all__ = ["LayerNormConfig", "NoNormConfig", "RMSNorm", "RMSNormConfig"]
 class LayerNormConfig(NormConfig):
     """Mean 0 and variance 1 over the features, then a learned scale and shift."""
 
-    eps: float = 1e-6
+    eps: Annotated[float, Field(gt=0)] = 1e-6
     affine: bool = True
     bias: bool = True
 
@@ -28,7 +31,7 @@ class LayerNormConfig(NormConfig):
 class RMSNormConfig(NormConfig):
     """Root mean square 1 over the features, then a learned scale; no centring."""
 
-    eps: float = 1e-6
+    eps: Annotated[float, Field(gt=0)] = 1e-6
     unit_offset: bool = False
     """Scale by 1 + weight, with the weight starting at 0 (Gemma)."""
 

@@ -5,7 +5,7 @@ length with padding anywhere: a masked token is never stored. `update` takes new
 returns the `Keys` that the new queries may attend to.
 
 Layout: keys (B, G, capacity, K) and values (B, G, capacity, V) in one allocation each; the G grouped heads are
-stored once. While a gradient is asked for, writes copy instead of going in place.
+stored once. Where gradients are recorded, writes copy instead of going in place: generate under torch.no_grad.
 """
 
 from __future__ import annotations
@@ -112,15 +112,15 @@ class _Store(_Rows):
         other.tags = {name: tag.clone() for name, tag in self.tags.items()}
         return other
 
-    def _own(self, k: Tensor) -> None:
+    def _own(self) -> None:
         """Before a write: leave tensors that a backward pass may still read as they are."""
-        if torch.is_grad_enabled() and (k.requires_grad or self.keys.requires_grad):
+        if torch.is_grad_enabled():
             self.keys, self.values = self.keys.clone(), self.values.clone()
 
     def _write_slice(self, start: int, k: Tensor, v: Tensor, tags: dict[str, Tensor]) -> None:
         """Same slots in every row."""
         stop = start + k.shape[2]
-        self._own(k)
+        self._own()
         self.keys[:, :, start:stop] = k
         self.values[:, :, start:stop] = v
         for name, tag in tags.items():
@@ -130,7 +130,7 @@ class _Store(_Rows):
         """Token t of row b goes into slots[b, t] where keep[b, t]; both (B, T)."""
         rows, tokens = keep.nonzero(as_tuple=True)
         places = slots[rows, tokens]
-        self._own(k)
+        self._own()
         self.keys[rows, :, places] = k[rows, :, tokens].to(self.keys.dtype)
         self.values[rows, :, places] = v[rows, :, tokens].to(self.values.dtype)
         for name, tag in tags.items():
@@ -298,17 +298,21 @@ class StackState:
         return [state for layer in self.layers for state in layer.values() if state is not None]
 
     @property
-    def length(self) -> Tensor:
-        """(B,) real tokens seen, per row."""
+    def _first(self) -> Any:
         states = self._each()
         if not states:
-            raise ValueError("this stack keeps no state")
-        return states[0].length
+            raise ValueError("this stack keeps no state: its mixers see the whole row, so call it without one")
+        return states[0]
+
+    @property
+    def length(self) -> Tensor:
+        """(B,) real tokens seen, per row."""
+        return self._first.length
 
     @property
     def seen(self) -> Tensor | int:
         """The same as one int while all rows agree."""
-        return getattr(self._each()[0], "seen", self.length)
+        return getattr(self._first, "seen", self.length)
 
     def nbytes(self) -> int:
         """Bytes of the features that all layers store."""

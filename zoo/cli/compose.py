@@ -11,7 +11,7 @@ from typing import Any
 from zoo import paths
 from zoo.cli.errors import explain, refuse
 from zoo.cli.options import Options
-from zoo.cli.settings import check, join, plain, read_run, rewrite, settle
+from zoo.cli.settings import PARTS, check, join, plain, read_run, rewrite, settle
 
 __all__ = ["Composer", "finish", "now"]
 
@@ -98,11 +98,21 @@ def finish(composed: Mapping[str, Any]) -> dict[str, Any]:
         if folder is not None:
             if not isinstance(folder, str):
                 raise refuse(f"should be a run folder, got {folder!r}", where)
+            if where == "checkpoint":
+                _refuse_model(given, rest)
             rest = _over_saved(read_run(folder, where), rest, where, os.path.abspath(folder))
             break
     settings = plain(settle(rest, given))
     check(settings)
     return settings
+
+
+def _refuse_model(*layers: Mapping[str, Any]) -> None:
+    """An exported model is what it is: settings of it beside checkpoint= would change nothing."""
+    for layer in layers:
+        for key in ("model", *PARTS):
+            if layer.get(key) not in (None, {}):
+                raise refuse("mode=eval evaluates the model as the run exported it; leave the setting away", key)
 
 
 def _over_saved(saved: dict[str, Any], chosen: dict[str, Any], where: str, folder: str) -> dict[str, Any]:

@@ -15,9 +15,6 @@ from typing import Any
 
 __all__ = ["explain", "guarded", "refuse", "report"]
 
-END_OF_NEWS = ("Config search path", "full_key:", "object_type=", "reference_type=", "See http", "Set the env")
-"""Lines of Hydra's and OmegaConf's reports from which on nothing helps a user."""
-
 
 def refuse(text: str, where: str = "") -> Exception:
     """A ConfigError to raise. pydantic, which zoo.registry needs, is imported only when something is wrong."""

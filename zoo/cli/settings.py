@@ -32,7 +32,8 @@ FREE = ("model", *PARTS, *GROUPS, "task")
 KEYS = ("name", "seed", "mode", "checkpoint", "resume", "out", "model", "data", "optim", "trainer", "logger", "task")
 """What a run's settings hold, in this order."""
 MODES = ("train", "eval")
-PATHS = ("out", "resume", "checkpoint", "data.path")
+FOLDERS = ("out", "resume", "checkpoint")
+PATHS = (*FOLDERS, "data.path")
 TYPED = re.compile(r"^(?P<sign>~|\+\+|\+)?(?P<key>[^=]+)=(?P<value>.*)$", re.DOTALL)
 
 
@@ -52,6 +53,8 @@ def rewrite(argument: str, *, sweep: bool = False, groups: Iterable[str] = ()) -
         raise refuse("use out=FOLDER", key)
     if head in ("given", "hydra"):
         return argument
+    if key in FOLDERS and not value.strip(" '\""):
+        raise refuse("needs a folder", key)
     if key in PATHS and not sweep:
         value = _quoted(value)
     if head not in (*KEYS, *PARTS, "recipe", *groups) and not sign:
@@ -59,6 +62,8 @@ def rewrite(argument: str, *, sweep: bool = False, groups: Iterable[str] = ()) -
         raise refuse(f"unknown key{_nearest(head, choices)}; choices: {', '.join(choices)}", key)
     if key in ("recipe", "model", *PARTS, *GROUPS) and not value.strip():
         raise refuse("needs a name", key)
+    if key in GROUPS and value.strip() == "null" and not sign:
+        raise refuse(f"needs a name, got null; choices: {', '.join(catalogue(key))}", key)
     if head in KEYS and head not in FREE and key != head:
         raise refuse(f"'{head}' is a single value with nothing below it; write {head}=...", key)
     if key in ("recipe", *GROUPS) and not sweep and not re.match(r"['\"]?[A-Za-z_]|[{$]", value):
@@ -132,7 +137,9 @@ def check(settings: Mapping[str, Any]) -> None:
         raise refuse("is for mode=eval; to go on with a run use resume=RUN_DIR", "checkpoint")
     if mode == "eval" and settings["resume"]:
         raise refuse("a run goes on in mode=train; to evaluate it use mode=eval checkpoint=RUN_DIR", "resume")
-    for key in ("checkpoint", "resume", "out"):
+    for key in FOLDERS:
+        if settings[key] == "":
+            raise refuse("needs a folder", key)
         if settings[key] is not None and not isinstance(settings[key], str):
             raise refuse(f"should be a folder, got {settings[key]!r}", key)
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.blocks.api import ModelConfig
+from zoo.models.vit import Size
 from zoo.registry import ConfigError, nearest, register
 
 __all__ = ["TimmConfig", "TimmModel"]
-
-Size = Annotated[tuple[int, int], BeforeValidator(lambda value: (value, value) if isinstance(value, int) else value)]
 
 
 @register("model", "timm", paper="Wightman 2019, doi:10.5281/zenodo.4414861")
@@ -51,11 +50,10 @@ class TimmModel(nn.Module):
         if config.image_size is not None:
             options["img_size"] = config.image_size
         try:
-            self.model = timm.create_model(config.name, pretrained=False, **options)
-        except TypeError:
-            # Convolutional models have no fixed size and refuse the keyword.
-            options.pop("img_size", None)
-            self.model = timm.create_model(config.name, pretrained=False, **options)
+            self.model = _create(config.name, options)
+        except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"timm's {config.name} refuses {options}: {reason}", "model") from None
 
     def forward_features(self, images: Tensor) -> Tensor:
         """The model's own features, as timm returns them."""
@@ -63,3 +61,15 @@ class TimmModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.model(images)  # (B, classes)
+
+
+def _create(name: str, options: dict[str, Any]) -> nn.Module:
+    import timm
+
+    try:
+        return timm.create_model(name, pretrained=False, **options)
+    except TypeError as error:
+        if "img_size" not in options or "img_size" not in str(error):
+            raise
+        # Convolutional models have no fixed size and refuse the keyword.
+        return timm.create_model(name, pretrained=False, **{k: v for k, v in options.items() if k != "img_size"})

@@ -25,7 +25,8 @@ from zoo.registry import part, register
 
 __all__ = ["ViT", "ViTConfig"]
 
-Size = Annotated[tuple[int, int], BeforeValidator(lambda value: (value, value) if isinstance(value, int) else value)]
+Side = Annotated[int, Field(ge=1)]
+Size = Annotated[tuple[Side, Side], BeforeValidator(lambda value: (value, value) if isinstance(value, int) else value)]
 
 
 @register("model", "vit", paper="Dosovitskiy et al. 2020, arXiv:2010.11929")
@@ -81,7 +82,8 @@ class ViT(nn.Module):
         )
         self.stack = Stack(config, slot)
         self.head = ClassificationHead(config.dim, config.num_classes, pool=config.pool)
-        self.distillation_head = nn.Linear(config.dim, config.num_classes) if config.distilled else None
+        wanted = config.distilled and config.num_classes > 0
+        self.distillation_head = nn.Linear(config.dim, config.num_classes) if wanted else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -158,9 +158,9 @@ def _fused(
         q, k = F.pad(q, (0, width - q.shape[-1])), F.pad(k, (0, width - k.shape[-1]))
     if groups != heads and q.shape[-2] == 1 and (added is None or added.shape[1] == 1):
         # One new query: the query heads of a group become the rows of one product, keys are read once.
-        out = F.scaled_dot_product_attention(
-            q.reshape(q.shape[0], groups, heads // groups, -1), k, v, attn_mask=added, dropout_p=dropout, scale=scale
-        ).reshape(q.shape[0], heads, 1, -1)
+        folded = q.reshape(q.shape[0], groups, heads // groups, q.shape[-1])
+        out = F.scaled_dot_product_attention(folded, k, v, attn_mask=added, dropout_p=dropout, scale=scale)
+        out = out.reshape(q.shape[0], heads, 1, v.shape[-1])
     else:
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=added, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=groups != heads
@@ -217,8 +217,8 @@ def _explicit(
     weights = _weights(q, k, mask, bias, scale, softcap, sink_logit)  # (B, H, t, s)
     weights = F.dropout(weights, dropout) if dropout else weights
     g = k.shape[1]
-    folded = weights.to(v.dtype).reshape(b, g, h // g * t, -1)  # query heads of a group side by side
-    return (folded @ v).reshape(b, h, t, -1)  # (B, H, t, V)
+    folded = weights.to(v.dtype).reshape(b, g, h // g * t, v.shape[-2])  # query heads of a group side by side
+    return (folded @ v).reshape(b, h, t, v.shape[-1])  # (B, H, t, V)
 
 
 def _weights(
@@ -232,8 +232,8 @@ def _weights(
 ) -> Tensor:
     b, h, t, _ = q.shape
     g = k.shape[1]
-    scores = (q * scale).reshape(b, g, h // g * t, -1) @ k.transpose(-1, -2)
-    scores = scores.reshape(b, h, t, -1)  # (B, H, t, s)
+    scores = (q * scale).reshape(b, g, h // g * t, q.shape[-1]) @ k.transpose(-1, -2)
+    scores = scores.reshape(b, h, t, k.shape[-2])  # (B, H, t, s)
     scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)

@@ -107,6 +107,14 @@ class Attention(Sublayer):
         self.sink_logit = nn.Parameter(torch.empty(self.heads)) if config.sink_logit else None
         gates = {"none": 0, "head": self.heads, "elementwise": self.heads * self.value_dim}[config.gate]
         self.gate = nn.Linear(slot.dim, gates) if gates else None
+        if config.position is not None and (self.cross or config.position.place == "input"):
+            name = config.position.registered_name
+            raise ConfigError(
+                f"'{name}' has no meaning between two sequences; leave it unset"
+                if self.cross
+                else f"'{name}' is added at the input, not in a mixer; choices: rope, rope2d, alibi, t5_bias, none",
+                f"{slot.where}.position",
+            )
         position = config.position if config.position is not None else slot.position
         self.rotary = self.bias = None
         if position is not None and not self.cross and position.place in ("rotary", "bias"):
@@ -129,6 +137,7 @@ class Attention(Sublayer):
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
         b, t, _ = x.shape
+        _check_mask(context.token_mask, b, t, "token_mask")
         q, held, visible, bias = (self._read_memory if self.cross else self._read_self)(x, context, state)
         options: dict[str, Any] = {"scale": self.scale, "bias": bias, "softcap": self.config.softcap}
         options["sink_logit"] = self.sink_logit
@@ -139,8 +148,8 @@ class Attention(Sublayer):
         y = attention(q, held.keys, held.values, visible, dropout=dropout, **options)  # (B, H, T, V)
         y = y.transpose(1, 2)  # (B, T, H, V)
         if self.gate is not None:
-            y = y * torch.sigmoid(self.gate(x)).view(b, t, self.heads, -1)  # (B, T, H, V or 1)
-        return self.out(y.reshape(b, t, -1))  # (B, T, D)
+            y = y * torch.sigmoid(self.gate(x)).unflatten(-1, (self.heads, -1))  # (B, T, H, V or 1)
+        return self.out(y.reshape(b, t, self.heads * self.value_dim))  # (B, T, D)
 
     def _read_self(
         self, x: Tensor, context: Context, state: Any
@@ -173,6 +182,8 @@ class Attention(Sublayer):
         elif context.documents is not None and self.config.sinks:
             raise ValueError(f"{self.where}: a state keeps the sinks of one document; give each document its own state")
         else:
+            if context.documents is None and "documents" in state.tags:
+                raise ValueError(f"{self.where}: the state holds packed documents; give context.documents (B, T) again")
             held = state.update(k, v, context.token_mask, **{n: tag.expand(b, -1) for n, tag in tags.items()})
         visible = Visibility(
             query_index=held.query_index,
@@ -200,6 +211,7 @@ class Attention(Sublayer):
             v = v.view(*v.shape[:2], self.kv_heads, self.value_dim).transpose(1, 2)  # (B, G, S, V)
             k = self.k_norm(k) if self.k_norm is not None else k
             mask = context.memory_mask
+            _check_mask(mask, b, context.memory.shape[1], "memory_mask")
             if state is not None:
                 state.fill(k, v, mask)
         else:
@@ -247,3 +259,9 @@ class Attention(Sublayer):
         """Scores and weighted sum, 2 a multiply-add; the causal triangle is counted as a full square."""
         keys = memory_length if self.cross else length
         return 2 * batch * self.heads * length * keys * (self.key_dim + self.value_dim)
+
+
+def _check_mask(mask: Tensor | None, batch: int, length: int, name: str) -> None:
+    if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) != (batch, length)):
+        wanted, found = f"torch.bool of ({batch}, {length})", f"{mask.dtype} of {tuple(mask.shape)}"
+        raise ValueError(f"context.{name} should be {wanted}, True = a real token, got {found}")
