@@ -29,6 +29,7 @@ def evaluate(settings: dict[str, Any], out: Path) -> dict[str, Any]:
     saved = read_settings(folder, "checkpoint")
     if not (folder / "model").is_dir():
         raise ConfigError(f"'{folder}' holds no exported model; the run has not finished", "checkpoint")
+    before = read_result(folder / "result.json")
     given = {key: value for key, value in settings.items() if value not in (None, {}) and key != "model"}
     settings = {**saved, **given}
     recipe = find_recipe(settings.get("name"))(settings)
@@ -38,7 +39,6 @@ def evaluate(settings: dict[str, Any], out: Path) -> dict[str, Any]:
     recipe.check_fits(model, data)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
 
-    before = read_result(folder / "result.json")
     result = new_result(settings) | {key: before.get(key) for key in _KEPT} | sizes(recipe, model, data)
     result["device"] = next(model.parameters()).device.type
     result["metrics"] = evaluate_splits(recipe, model, data)

@@ -13,6 +13,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Annotated, Any, ClassVar, TypeVar
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -140,6 +141,23 @@ def decode_as(kind: type[ConfigT], value: Any, where: str) -> ConfigT:
         return kind(**{str(key): item for key, item in value.items()})
     except ConfigError as error:
         raise ConfigError(error.problems, where) from None
+
+
+def fed(model: Any, value: Tensor) -> Tensor:
+    """A tensor where the parameters of `model` are and, where both are of floats, in their dtype (64-true, bf16-true).
+
+    As it is for a model that is a mere function.
+    """
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    if first is None:
+        return value
+    floats = value.is_floating_point() and first.is_floating_point()
+    return value.to(first.device, first.dtype if floats else None)
+
+
+def wide(value: Tensor) -> Tensor:
+    """A tensor of half precision in float32, in which losses and sums are taken; any other as it is."""
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
 
 def recipe_names() -> list[str]:

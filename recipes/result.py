@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.files import write_text
+from zoo.registry import ConfigError
 
 KEYS = (
     "recipe",
@@ -66,8 +67,16 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """What `write_result` wrote; empty where there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """What `write_result` wrote; empty where there is none. Raises ConfigError for a damaged file."""
+    if not path.exists():
+        return {}
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # no JSON, or no text at all
+        held = None
+    if not isinstance(held, dict):
+        raise ConfigError(f"'{path}' is damaged; remove it to go on without it", "checkpoint")
+    return held
 
 
 def finite(value: Any) -> Any:

@@ -108,6 +108,7 @@ class OneCycle(ScheduleConfig):
     min_ratio: Ratio = 4e-6
 
     def factor(self, step: int, total: int) -> float:
+        self.warmup_steps(total)  # refuses one longer than the run; the curve itself is not rounded to whole steps
         share = self.warmup if isinstance(self.warmup, float) else self.warmup / max(total, 1)
         top, end = share * total - 1, total - 1
         if step <= top and top > 0:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recipes.peak import peak_flops
-from recipes.recipe import Recipe
+from recipes.recipe import Recipe, fed
 
 
 def sizes(recipe: Recipe, model: nn.Module, data: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def sizes(recipe: Recipe, model: nn.Module, data: Any) -> dict[str, Any]:
 
     params, params_non_embedding = count_parameters(model)
     found: dict[str, Any] = {"params": params, "params_non_embedding": params_non_embedding}
-    inputs = recipe.example_inputs(data)
+    inputs = [fed(model, value) if isinstance(value, torch.Tensor) else value for value in recipe.example_inputs(data)]
     if inputs:
         training = model.training
         model.eval()  # a batch norm refuses the one example in training

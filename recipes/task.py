@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from recipes.ema import MovingAverage
 from recipes.lightning_import import LightningModule
 from recipes.optim import OptimConfig, parameter_groups
-from recipes.recipe import Batch, Recipe, find_recipe
+from recipes.recipe import Batch, Recipe, find_recipe, wide
 from zoo.registry import ConfigError, decode, encode
 
 
@@ -85,7 +85,8 @@ class Task(LightningModule):
 
     def _keep(self, name: str, value: Tensor) -> None:
         kept = self.sums.get(name)
-        self.sums[name] = value.detach() if kept is None else kept + value.detach()
+        value = wide(value.detach())
+        self.sums[name] = value if kept is None else kept + value
 
     def optimizer_step(
         self,
@@ -113,8 +114,8 @@ class Task(LightningModule):
 
     def configure_optimizers(self) -> Any:
         config = self.optim
-        if "fused" in type(config).model_fields and self.trainer.precision == "16-mixed":
-            config = config.model_copy(update={"fused": False})  # Lightning cannot clip before a fused scaled step
+        if "fused" in type(config).model_fields and str(self.trainer.precision).endswith("-mixed"):
+            config = config.model_copy(update={"fused": False})  # Lightning refuses to clip before a fused step
         optimizer = config.build(parameter_groups(self.model, config))
         self.total_steps = self._count_steps()
         scheduler = LambdaLR(optimizer, lambda step: config.schedule.factor(step, self.total_steps))

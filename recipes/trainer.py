@@ -26,7 +26,7 @@ DECIDED = {
     "plugins": "choose trainer.strategy and trainer.precision",
     "default_root_dir": "use out=FOLDER",
     "enable_checkpointing": "use trainer.save_every and trainer.keep",
-    "enable_model_summary": "use `python -m zoo count`",
+    "enable_model_summary": "the parameters are counted in RUN_DIR/result.json",
     "check_val_every_n_epoch": "use trainer.val_check_interval: steps, or a share of an epoch written with a point",
     "num_sanity_val_steps": "validation is checked at the first trainer.val_check_interval",
     "use_distributed_sampler": "the loader divides the examples among the ranks itself",
@@ -40,6 +40,9 @@ DECIDED = {
     "model_registry": "the model is exported to RUN_DIR/model",
     "inference_mode": "evaluation always runs without gradients",
 }
+
+POSITIVE = ("accumulate_grad_batches", "limit_train_batches")
+"""Arguments of which 0 would train nothing, or end in a division by it."""
 
 
 class RunOptions(Config):
@@ -93,6 +96,8 @@ def decode_trainer(value: Any) -> tuple[RunOptions, dict[str, Any]]:
         elif not fits(item, parameters[key]):
             kind = parameters[key]
             problems.append(((key,), f"should be {expected(kind)}, got {item!r}{_closest(item, kind)}"))
+        elif key in POSITIVE and item is not None and item <= 0:
+            problems.append(((key,), f"should be greater than 0, got {item!r}"))
         else:
             arguments[key] = item
     if problems:
@@ -104,6 +109,7 @@ def decode_trainer(value: Any) -> tuple[RunOptions, dict[str, Any]]:
 
 def build_trainer(arguments: Mapping[str, Any], **decided: Any) -> Trainer:
     """The Trainer. What Lightning refuses (no such accelerator, a negative number ...) becomes a ConfigError."""
+    from lightning.pytorch.callbacks import Timer
     from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
     quiet: dict[str, Any] = {
@@ -115,9 +121,13 @@ def build_trainer(arguments: Mapping[str, Any], **decided: Any) -> Trainer:
         "limit_val_batches": 0,
     }
     try:
-        return Trainer(**{**quiet, **arguments, **decided})
+        trainer = Trainer(**{**quiet, **arguments, **decided})
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise ConfigError(" ".join(str(error).split()), "trainer") from None
+    # Lightning puts the watch of max_time last; the others have to know that it makes this step the last one.
+    callbacks: list[Any] = getattr(trainer, "callbacks", [])
+    callbacks.sort(key=lambda callback: not isinstance(callback, Timer))
+    return trainer
 
 
 @cache

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from recipes.callbacks.checkpoints import Checkpoints, Stopped, StopRequest, WholeFileIO, checkpoints
+from recipes.callbacks.checkpoints import Checkpoints, Stopped, StopRequest, WholeFileIO
 from recipes.callbacks.log import Log, LoggerSink
 from recipes.callbacks.progress import Bar, Lines
 from recipes.callbacks.random_state import RandomState
@@ -21,9 +21,11 @@ from recipes.journal import Journal, journal
 from recipes.lightning_import import Callback, Trainer
 from recipes.loggers import LoggerConfig
 from recipes.metrics_file import MetricsSink
+from recipes.optim import parameter_groups
 from recipes.recipe import Recipe, find_recipe
 from recipes.report import table_text, title
 from recipes.result import new_result, write_result
+from recipes.resuming import Origin, check_fits, newest_readable, set_aside
 from recipes.run_folder import check_folder, open_folder, rank, step_of
 from recipes.seeding import seed_all
 from recipes.sizes import PeakShare, sizes
@@ -46,6 +48,8 @@ class Run:
     checkpoint: Path | None
     """Where a resumed run goes on; None for a new run, and for one that was stopped before its first checkpoint."""
     journal: Journal
+    damaged: list[Path] = field(default_factory=list)
+    """Checkpoints after it that cannot be read."""
 
 
 def train(settings: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -55,6 +59,7 @@ def train(settings: dict[str, Any], out: Path) -> dict[str, Any]:
         result = new_result(run.settings)
         if rank() == 0:
             open_folder(run.settings, out, step_of(run.checkpoint) if settings.get("resume") else None)
+            set_aside(run.damaged)
             said.open(out / "log.txt")
         try:
             _fit(run, stop)
@@ -93,9 +98,19 @@ def prepare(settings: dict[str, Any], out: Path, stop: StopRequest, said: Journa
     settings = {**settings, **complete}
     accumulate = arguments.get("accumulate_grad_batches", 1)
     task = Task(settings, recipe, model, lambda rank, ranks: recipe.train_batches(data, accumulate, rank, ranks))
+    _check_optim(task, arguments.get("max_steps", -1))
     trainer, log = _trainer(task, data, options, arguments, logger, out, stop, said)
-    held = checkpoints(out / "checkpoints") if settings.get("resume") else []
-    return Run(settings, out, recipe, data, task, trainer, log, held[-1] if held else None, said)
+    origin = newest_readable(out / "checkpoints") if settings.get("resume") else Origin()
+    if origin.path is not None:
+        check_fits(origin.state, task, trainer.global_rank, trainer.world_size)
+    return Run(settings, out, recipe, data, task, trainer, log, origin.path, said, origin.damaged)
+
+
+def _check_optim(task: Task, max_steps: int) -> None:
+    """What the fit would refuse when the folder is touched already. Raises ConfigError."""
+    task.optim.build(parameter_groups(task.model, task.optim))
+    if max_steps > 0:
+        task.optim.schedule.factor(0, max_steps)
 
 
 def _trainer(
@@ -128,6 +143,8 @@ def _trainer(
 
 
 def _fit(run: Run, stop: StopRequest) -> None:
+    for path in run.damaged:
+        run.journal.say(f"skipped {path.name}: it is damaged")
     if run.checkpoint is not None:
         run.journal.say(f"going on from step {step_of(run.checkpoint)} in {run.out}")
     stop.training = True
@@ -157,7 +174,7 @@ def _ended_early(run: Run, result: dict[str, Any], error: BaseException) -> None
     """Note how a run ended, as far as the disk allows."""
     stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
     result["status"] = "interrupted" if stopped else "failed"
-    result["error"] = None if stopped else f"{type(error).__name__}: {error}"
+    result["error"] = None if stopped else _told(error)
     _keep_counts(run, result)
     if rank() > 0:
         return
@@ -167,6 +184,11 @@ def _ended_early(run: Run, result: dict[str, Any], error: BaseException) -> None
         run.journal.note(f"failed: {result['error']}")
     with suppress(OSError):
         write_result(run.out / "result.json", result)
+
+
+def _told(error: BaseException) -> str:
+    """The first line of an error, of a length to read."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
 def _keep_counts(run: Run, result: dict[str, Any]) -> None:

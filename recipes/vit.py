@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recipes.data.preprocess import Preprocess
-from recipes.recipe import Batch, Metrics, Recipe, TaskConfig
+from recipes.recipe import Batch, Metrics, Recipe, TaskConfig, fed, wide
 from zoo.blocks.api import ModelConfig
 from zoo.files import write_text
 from zoo.registry import ConfigError, decode, describe
@@ -71,7 +71,15 @@ class Vit(Recipe):
         return config
 
     def prepare(self, model: nn.Module, data: Any) -> None:
-        self._tokens = _token_count(model, *self.example_inputs(data))
+        image = self.example_inputs(data)[0]
+        try:
+            self._tokens = _token_count(model, image)
+        except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+            config: Any = getattr(model, "config", None)
+            name = getattr(config, "name", None) or getattr(config, "registered_name", type(model).__name__)
+            size = " x ".join(str(side) for side in image.shape[-2:])
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ConfigError(f"'{name}' does not take images of {size}: {why}", "model") from None
         if self.task.teacher is not None:
             self.teacher = self._load_teacher(self.task.teacher, model, data)
 
@@ -95,8 +103,9 @@ class Vit(Recipe):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         images, labels = batch["image"], batch["label"]  # (B, C, H, W), (B,)
-        made = model(images)
+        made = model(fed(model, images))
         if not model.training:
+            made = wide(made)
             return F.cross_entropy(made, labels, reduction="sum"), {"accuracy": _hits(made, labels)}
         targets = batch.get("soft_label", labels)  # (B, classes) under mixup and CutMix
         logits, distilled = made if isinstance(made, tuple) else (made, None)  # (B, classes) each
@@ -107,6 +116,9 @@ class Vit(Recipe):
         return loss, {"accuracy": _hits(logits, labels)}
 
     def _cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        logits = wide(logits)
+        if targets.is_floating_point():  # soft labels
+            targets = targets.to(logits.dtype)
         return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.task.label_smoothing)
 
     def _distillation_loss(self, logits: Tensor, images: Tensor, targets: Tensor) -> Tensor:
@@ -114,8 +126,8 @@ class Vit(Recipe):
             return self._cross_entropy(logits, targets)
         with torch.no_grad():
             self.teacher.to(images.device)
-            decision = self.teacher(images).argmax(dim=1)  # (B,)
-        return F.cross_entropy(logits, decision, reduction="sum")
+            decision = self.teacher(fed(self.teacher, images)).argmax(dim=1)  # (B,)
+        return F.cross_entropy(wide(logits), decision, reduction="sum")
 
     def evaluate(self, model: nn.Module, data: Any, split: str) -> Metrics:
         from recipes.vision.metrics import classification_metrics, predictions
@@ -180,7 +192,7 @@ def _token_count(model: nn.Module, image: Tensor) -> int:
     if features is None:
         return 1
     model.eval()
-    made = features(image)
+    made = features(fed(model, image))
     model.train()
     return made.shape[1] if isinstance(made, Tensor) and made.ndim == 3 else 1
 

@@ -252,6 +252,13 @@ def test_rewriting_twice_changes_nothing() -> None:
         ("recipe=vit logger=cvs", ["logger", "'cvs'", "did you mean 'csv'", "choices:"]),
         ("recipe=vit trainer=debgu", ["trainer", "'debgu'", "did you mean 'debug'"]),
         ("recipe=vit trainer=1", ["trainer", "1", "choices: debug"]),
+        ("recipe=vit data=null", ["data: needs a name, got null", "choices:", "digits"]),
+        ("recipe=vit optim=null", ["optim: needs a name, got null", "choices:", "adamw"]),
+        ("recipe=vit trainer=null", ["trainer: needs a name, got null", "choices: debug"]),
+        ("recipe=vit out=", ["out: needs a folder"]),
+        ("recipe=vit out=''", ["out: needs a folder"]),
+        ("resume=", ["resume: needs a folder"]),
+        ("mode=eval checkpoint=", ["checkpoint: needs a folder"]),
         ("recipe=vit mxer=attention", ["mxer", "did you mean 'mixer'", "choices:"]),
         ("recipe=vit sede=3", ["sede", "did you mean 'seed'", "choices:"]),
         ("recipe=vit +foo=3", ["foo", "unknown key", "choices:"]),
@@ -428,6 +435,16 @@ def test_evaluation_takes_the_settings_of_the_run(tmp_path: Path, launched: Laun
     assert got["out"].startswith("runs/vit/")
     assert run.main(["-m", "mode=eval", "checkpoint=run", "seed=0,1", "out=both"]) == 0
     assert [(made["seed"], made["out"]) for made in launched.settings[1:]] == [(0, "both/0"), (1, "both/1")]
+
+
+@pytest.mark.parametrize("word", ["model.dim=64", "model=gpt", "mixer.window=8", "norm=rmsnorm"])
+def test_evaluation_refuses_another_model(
+    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], launched: Launched
+) -> None:
+    finished_run(tmp_path / "run")
+    line = fails(capsys, "mode=eval", "checkpoint=run", word)
+    assert line.startswith(f"{word.partition('=')[0].partition('.')[0]}: mode=eval evaluates the model as the run")
+    assert not launched.settings
 
 
 def test_wrong_run_folders_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], launched: Launched) -> None:

@@ -93,6 +93,7 @@ class Checkpoints(Callback):
         if trainer.fit_loop._should_accumulate():
             if self._asked_to_stop(trainer):  # Lightning would leave here, in the middle of the optimizer step
                 trainer._signal_connector.received_sigterm = False
+            trainer.should_stop = False  # likewise when the time is up; its watch asks again after the next batch
             return
         self.between_steps = True
         step = trainer.global_step
@@ -124,7 +125,9 @@ class Checkpoints(Callback):
 
 
 def last_step(trainer: Trainer) -> bool:
-    """Whether the step just made is the run's last."""
+    """Whether the step just made is the run's last: of max_steps, of max_epochs, or when max_time is over."""
+    if trainer.should_stop and trainer.fit_loop._can_stop_early:
+        return True
     epochs = trainer.max_epochs
     last_epoch = epochs is not None and epochs >= 0 and trainer.current_epoch + 1 >= epochs
     return trainer.global_step == trainer.max_steps or (last_epoch and bool(trainer.is_last_batch))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from recipes.data.keys import generator
+from zoo.registry import ConfigError
 
 __all__ = ["by_name", "hold_out", "read_split", "stratified", "write_split"]
 
@@ -47,11 +48,16 @@ def write_split(name: str, labels: Tensor) -> None:
 
 
 def hold_out(labels: Tensor, share: float, limit: int | None = None) -> tuple[Tensor, Tensor]:
-    """(rows to train on, rows held out), ascending: `share` of each class is held out, then at most `limit` kept."""
+    """(rows to train on, rows held out), ascending: `share` of each class is held out, then at most `limit` kept.
+
+    Raises ConfigError when nothing is left to train on.
+    """
     held = stratified(labels, round(share * len(labels)), "validation")
     is_held = torch.zeros(len(labels), dtype=torch.bool)
     is_held[held] = True
     keep = (~is_held).nonzero().flatten()
+    if len(held) and not len(keep):
+        raise ConfigError(f"{share} of {len(labels)} images leaves none to train on", "data.validation")
     if limit is not None and limit < len(keep):
         keep = keep[stratified(labels[keep], limit, "limit")]
     return keep, held

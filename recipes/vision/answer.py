@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from recipes.data.preprocess import Preprocess
+from recipes.recipe import fed
 from zoo.registry import ConfigError
 
 TOGETHER = 64
@@ -50,7 +51,7 @@ def _classes(
 ) -> list[list[tuple[str, float]]]:
     if not images:
         return []
-    shares, classes = model(torch.stack(images)).float().softmax(dim=1).topk(top, dim=1)  # (B, top) each
+    shares, classes = model(fed(model, torch.stack(images))).float().softmax(dim=1).topk(top, dim=1)  # (B, top) each
     return [
         [(preprocess.classes[index], share) for index, share in zip(row, values, strict=True)]
         for row, values in zip(classes.tolist(), shares.tolist(), strict=True)

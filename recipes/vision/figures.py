@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from recipes.figures import new_figure, save_figure
+from recipes.recipe import fed
 
 MOST_CLASSES = 40
 """Beyond this many classes, the confusion matrix shows those with the most mistakes."""
@@ -73,10 +74,9 @@ def attention(model: nn.Module, examples: Any, path: Path, images: int = 4) -> P
     if not hasattr(model, "patches") or not len(examples):
         return None
     model_: Any = model
-    device = next(model.parameters()).device
     batch = examples.batch(list(range(min(images, len(examples)))), None)["image"]  # (B, C, H, W)
     recorder = Recorder("attention")
-    tokens = model_.forward_features(batch.to(device), record=recorder).shape[1]
+    tokens = model_.forward_features(fed(model, batch), record=recorder).shape[1]
     rows, columns = model_.patches.grid(*batch.shape[-2:])
     prefix = tokens - rows * columns
     maps = [tap for tap in recorder.taps.values() if tap.ndim == 4 and tap.shape[-1] == tokens]

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recipes.data.loader import EpochLoader
+from recipes.recipe import fed
 
 
 @torch.no_grad()
 def predictions(model: Callable[[Tensor], Tensor] | nn.Module, batches: EpochLoader) -> tuple[Tensor, Tensor]:
     """Logits (N, classes) float32 and labels (N,) of a whole split, in its order, on the CPU."""
-    device = next(model.parameters()).device if isinstance(model, nn.Module) else torch.device("cpu")
     logits, labels = [], []
     for batch in batches:
-        logits.append(model(batch["image"].to(device)).float().cpu())
+        logits.append(model(fed(model, batch["image"])).float().cpu())
         labels.append(batch["label"])
     return torch.cat(logits), torch.cat(labels)
 

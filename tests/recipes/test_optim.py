@@ -67,8 +67,11 @@ def test_onecycle_equals_torch(total: int, warmup: float) -> None:
 
 
 def test_a_warmup_longer_than_the_run_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"optim.schedule.warmup: should be at most the 20 steps of the run, got 30"):
-        factors({"name": "cosine", "warmup": 30}, 20)
+    for name in ("cosine", "onecycle"):
+        with pytest.raises(
+            ConfigError, match=r"optim.schedule.warmup: should be at most the 20 steps of the run, got 30"
+        ):
+            factors({"name": name, "warmup": 30}, 20)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 from recipes.metrics_file import MetricsFile, read_rows
 from recipes.result import KEYS, config_hash, new_result, read_result, write_result
 from zoo.files import write_text, write_whole
+from zoo.registry import ConfigError
 
 
 def test_rows_keep_their_columns_while_new_metrics_join(tmp_path: Path) -> None:
@@ -131,6 +132,14 @@ def test_result_json_is_strict_json_with_the_agreed_keys(tmp_path: Path) -> None
     assert told["metrics"] == {"a": None, "b": 0.5, "c": 2, "d": None, "e": 1}
     assert (told["recipe"], told["model"], told["mixer"], told["seed"]) == ("vit", "vit", "attention", 3)
     assert told["versions"]["torch"] == torch.__version__.partition("+")[0]
+
+
+@pytest.mark.parametrize("damaged", [b'{"status": "o', b"[]", b"\xff\xfe\xfa"])
+def test_a_damaged_result_json_is_told_in_one_line(damaged: bytes, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_bytes(damaged)
+    with pytest.raises(ConfigError, match=r"checkpoint: '.*result.json' is damaged") as caught:
+        read_result(tmp_path / "result.json")
+    assert "\n" not in str(caught.value)
 
 
 def test_the_config_hash_depends_on_what_is_trained_and_on_nothing_else() -> None:

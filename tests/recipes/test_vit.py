@@ -239,6 +239,7 @@ def test_predict_and_eval_name_a_folder_that_is_no_finished_run(tmp_path: Path) 
         ({"trainer": {"max_steps": "abc"}}, "trainer.max_steps: should be a whole number, got 'abc'"),
         ({"optim": {"lr": "abc"}}, "optim.lr: should be"),
         ({"data": {"name": "digit"}}, "data: unknown data 'digit', did you mean 'digits'"),
+        ({"data": {"validation": 0.9999}}, "data.validation: 0.9999 of 1437 images leaves none to train on"),
         ({"data": {"limti": 3}}, "data.limti: unknown key, did you mean 'limit'"),
         ({"task": {"batch": 3}}, "task.batch: unknown key, did you mean 'batch_size'"),
         ({"task": {"teacher": "x"}}, "task.teacher: needs a model with a distillation token"),
@@ -356,6 +357,15 @@ def test_a_timm_model_is_an_arm_of_the_same_recipe(tmp_path: Path) -> None:
     recipe = recipe_of()
     model = recipe.load_exported(tmp_path / "run" / "model")
     assert attention(model, recipe.load().test, tmp_path / "attention.png") is None  # it has no patches to show
+
+
+def test_a_model_that_does_not_take_the_images_is_told_in_one_line(tmp_path: Path) -> None:
+    settings = run_settings()
+    settings["model"] = {"family": "timm", "name": "vit_tiny_patch16_224"}
+    with pytest.raises(ConfigError, match="model: 'vit_tiny_patch16_224' does not take images of 8 x 8: ") as caught:
+        launch(settings, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_classification_metrics_on_a_case_done_by_hand() -> None:
