@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import zoo.library  # noqa: F401  registers every part
 from recipes.recipe import find_recipe
 from recipes.run_folder import read_settings
 from zoo.registry import ConfigError, encode

@@ -27,10 +27,13 @@ PROBED = frozenset({"torchvision", "torchaudio", "transformers", "scipy", "matpl
 
 
 class _Absent:
-    """A finder that answers for `PROBED`, and says that they do not exist."""
+    """A finder that answers for some packages, and says that they do not exist."""
+
+    def __init__(self, hidden: frozenset[str]) -> None:
+        self.hidden = hidden
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec:
-        if name.partition(".")[0] in PROBED:
+        if name.partition(".")[0] in self.hidden:
             raise ModuleNotFoundError(f"{name} is not needed while lightning is imported", name=name)
         return None  # type: ignore[return-value]  # the protocol's way to pass the question on
 
@@ -43,10 +46,12 @@ def absent() -> Iterator[None]:
     if "torchmetrics" in sys.modules:  # too late to save anything
         yield
         return
-    finder, version = _Absent(), probes._version
+    # A package that is loaded already, in part or whole, is found by the probes, and must be found by the imports too.
+    hidden = PROBED - set(sys.modules)
+    finder, version = _Absent(hidden), probes._version
 
     def asked_version(name: str) -> str:
-        if name in PROBED:
+        if name in hidden:
             raise PackageNotFoundError(name)
         return version(name)
 

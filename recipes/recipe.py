@@ -17,6 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+import zoo.library  # noqa: F401  registers every part
 from recipes.data import load_kinds
 from recipes.data.loader import EpochLoader, Examples
 from zoo.blocks.api import ModelConfig
