@@ -38,6 +38,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"position": {"name": "alibi"}},
         {"position": {"name": "alibi"}, "window": 5},
         {"position": {"name": "t5_bias"}},
+        {"qk_norm": {"name": "rmsnorm"}, "qk_norm_over": "all", "kv_heads": 2},
+    ],
+    "hybrid": [
+        {"pattern": [{"name": "attention", "window": 4}, "attention"]},
+        {"pattern": ["attention", {"name": "attention", "window": 4}], "offset": 1},
     ],
 }
 
@@ -51,7 +56,7 @@ class MixerCase:
 
     @property
     def capabilities(self) -> Capability:
-        return registry.describe("mixer", self.name).make.capabilities  # type: ignore[attr-defined]
+        return registry.decode("mixer", {"name": self.name, **self.choices}).capabilities
 
     def build(self, *, seed: int = 0, dtype: torch.dtype = torch.float64, **facts: Any) -> Sublayer:
         torch.manual_seed(seed)
@@ -71,7 +76,7 @@ def mixer_cases(needs: Capability = NOTHING) -> list[Any]:
     cases = [MixerCase(name, choices) for name in zoo.list_mixers() for choices in [{}, *VARIANTS.get(name, [])]]
     fits = [case for case in cases if not needs & ~case.capabilities]
     if needs & Capability.CROSS:
-        fits = [case for case in fits if not {"window", "position"} & set(case.choices)]
+        fits = [case for case in fits if not {"window", "position", "pattern"} & set(case.choices)]
     return [pytest.param(case, id=str(case)) for case in fits]
 
 

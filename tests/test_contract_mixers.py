@@ -309,4 +309,4 @@ def test_every_mixer_has_a_width_refusal() -> None:
         MixerCase("attention").build(heads=3)
     with pytest.raises(ConfigError, match="kv_heads"):
         MixerCase("attention", {"kv_heads": 3}).build()
-    assert Slot(dim=DIM, heads=HEADS).output_std == 0.02
+    assert Slot(dim=DIM, heads=HEADS).output_std(DIM) == 0.02

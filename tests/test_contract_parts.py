@@ -181,6 +181,7 @@ def test_residuals_equal_their_formula() -> None:
     expected = {
         "pre": x + f(n(x)),
         "post": n(x + f(x)),
+        "res_post": x + n(f(x)),
         "sandwich": x + n(f(n(x))),
         "deepnorm": n((2 * 5) ** 0.25 * x + f(x)),
         "layerscale": x + 1e-4 * f(n(x)),

@@ -25,7 +25,50 @@ def vit(**choices: Any) -> tuple[torch.nn.Module, Loss]:
     return model, lambda: torch.nn.functional.cross_entropy(model(images), labels)
 
 
-FAMILIES: dict[str, Callable[..., tuple[torch.nn.Module, Loss]]] = {"vit": vit}
+SIZES: dict[str, Any] = {"vocab_size": 12, "max_len": 16, "dim": 16, "depth": 2, "heads": 2, "init_std": "fan_in"}
+
+
+def scored(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def gpt(**choices: Any) -> tuple[torch.nn.Module, Loss]:
+    model, ids = zoo.create_model("gpt", **SIZES, **choices), torch.randint(12, (4, 9))
+    return model, lambda: scored(model(ids[:, :-1]), ids[:, 1:])
+
+
+def bert(**choices: Any) -> tuple[torch.nn.Module, Loss]:
+    model, ids = zoo.create_model("bert", **SIZES, **choices), torch.randint(12, (4, 9))
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    mask[0, 6:] = False
+    return model, lambda: scored(model(ids, token_mask=mask)[mask], ids[mask])
+
+
+def electra(**choices: Any) -> tuple[torch.nn.Module, Loss]:
+    model, ids = zoo.create_model("electra", generator_share=0.5, **SIZES, **choices), torch.randint(12, (4, 9))
+    replaced = (ids % 2).float()
+    return model, lambda: torch.nn.functional.binary_cross_entropy_with_logits(model(ids), replaced)
+
+
+def encoder_decoder(family: str) -> Callable[..., tuple[torch.nn.Module, Loss]]:
+    def build(**choices: Any) -> tuple[torch.nn.Module, Loss]:
+        model = zoo.create_model(family, **SIZES, **choices)
+        source, target = torch.randint(12, (4, 7)), torch.randint(12, (4, 6))
+        mask = torch.ones_like(source, dtype=torch.bool)
+        mask[0, 4:] = False
+        return model, lambda: scored(model(source, target[:, :-1], source_mask=mask), target[:, 1:])
+
+    return build
+
+
+FAMILIES: dict[str, Callable[..., tuple[torch.nn.Module, Loss]]] = {
+    "vit": vit,
+    "gpt": gpt,
+    "bert": bert,
+    "electra": electra,
+    "t5": encoder_decoder("t5"),
+    "transformer": encoder_decoder("transformer"),
+}
 
 
 def cell(family: str, **choices: Any) -> None:

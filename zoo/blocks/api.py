@@ -56,7 +56,8 @@ class Slot:
     depth: int = 1
     branches: int = 1
     """Residual branches in the whole stack; output projections start at `init_std / sqrt(branches)`."""
-    init_std: float = 0.02
+    init_std: float | Literal["fan_in"] = 0.02
+    """Standard deviation of initial weights, or "fan_in" for 1 / sqrt(inputs) of each matrix."""
     branch_gain: float = 1.0
     """Factor on the initial value, output and feed-forward weights (DeepNorm's beta)."""
     dropout: float = 0.0
@@ -77,6 +78,8 @@ class Slot:
     position: PositionConfig | None = None
     """The family's choice of positions; a mixer that can rotate or bias follows it unless its config says other."""
     needs: Capability = NOTHING
+    first: bool = False
+    """The first residual connection of a stack."""
     where: str = "model"
     shared: dict[Any, nn.Module] = field(default_factory=dict)
     """Modules that several layers of one stack share, such as T5's bias table."""
@@ -85,10 +88,13 @@ class Slot:
         """A copy with some facts changed."""
         return replace(self, **changes)
 
-    @property
-    def output_std(self) -> float:
-        """Initial standard deviation of a branch's output projection (Radford et al. 2019, section 2.3)."""
-        return self.init_std * self.branch_gain * self.branches**-0.5
+    def std(self, fan_in: int) -> float:
+        """Initial standard deviation of a matrix with `fan_in` inputs."""
+        return fan_in**-0.5 if self.init_std == "fan_in" else self.init_std
+
+    def output_std(self, fan_in: int) -> float:
+        """The same for a branch's output projection (Radford et al. 2019, section 2.3)."""
+        return self.std(fan_in) * self.branch_gain * self.branches**-0.5
 
 
 class Recorder:
@@ -203,6 +209,10 @@ class MixerConfig(PartConfig):
     kind: ClassVar[str] = "mixer"
     capabilities: ClassVar[Capability] = NOTHING
 
+    def for_memory(self) -> MixerConfig | None:
+        """The same mixer without what has a meaning within one sequence only; None where it cannot read another."""
+        return self if Capability.CROSS in self.capabilities else None
+
     def build(self, slot: Slot) -> Sublayer:
         raise NotImplementedError
 
@@ -236,6 +246,8 @@ class PositionConfig(PartConfig):
 
     kind: ClassVar[str] = "position"
     place: ClassVar[Literal["input", "rotary", "bias", "none"]] = "none"
+    needs_grid: ClassVar[bool] = False
+    """True where positions are rows and columns, which a text has not."""
 
     def build(self, slot: Slot) -> nn.Module:
         raise NotImplementedError
@@ -279,7 +291,7 @@ def check(config: MixerConfig, slot: Slot) -> None:
     for name in names("mixer"):
         made = registry.describe("mixer", name).make
         capabilities = getattr(made, "capabilities", None)
-        if capabilities is not None and not slot.needs & ~capabilities:
+        if isinstance(capabilities, Capability) and not slot.needs & ~capabilities:
             fits.append(name)
     reasons = {
         Capability.CAUSAL: "cannot hide the future",

@@ -81,20 +81,31 @@ class ClassificationHead(nn.Module):
 
 
 class HeadTransform(nn.Module):
-    """(..., D) -> (..., D): dense, activation, norm, before the vocabulary (Devlin et al. 2018, arXiv:1810.04805)."""
+    """(..., D) -> (..., D'): dense, activation, norm, before the vocabulary (Devlin et al. 2018, arXiv:1810.04805).
+
+    D' is D, or the width of narrower embeddings (ELECTRA); `norm` is one of width D'.
+    """
 
     def __init__(
-        self, dim: int, norm: nn.Module, *, activation: Callable[[Tensor], Tensor] = F.gelu, init_std: float = 0.02
+        self,
+        dim: int,
+        norm: nn.Module,
+        *,
+        out_dim: int | None = None,
+        bias: bool = True,
+        activation: Callable[[Tensor], Tensor] = F.gelu,
+        init_std: float = 0.02,
     ) -> None:
         super().__init__()
-        self.dense, self.norm, self.activation, self._std = nn.Linear(dim, dim), norm, activation, init_std
+        self.dense, self.norm = nn.Linear(dim, out_dim or dim, bias=bias), norm
+        self.activation, self._std = activation, init_std
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         _init(self.dense, self._std)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.activation(self.dense(x)))  # (..., D)
+        return self.norm(self.activation(self.dense(x)))  # (..., D')
 
 
 class LanguageModelHead(nn.Module):

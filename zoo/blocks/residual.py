@@ -1,6 +1,7 @@
 """How a branch joins the residual stream. A block holds one object of these per sublayer and has no flags.
 
     pre         x + f(N(x))                        sandwich     x + N(f(N(x)))
+    res_post    x + N(f(x))
     post        N(x + f(x))                        deepnorm     N(a x + f(x))
     layerscale  x + g * f(N(x))                    adaln_zero   x + g(c) * f(N(x) (1 + s(c)) + b(c))
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.blocks.api import Context, NormConfig, ResidualConfig, Slot
+from zoo.blocks.norms import NoNormConfig
 from zoo.registry import ConfigError, register
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "LayerScaleConfig",
     "PostConfig",
     "PreConfig",
+    "ResPostConfig",
     "Residual",
     "SandwichConfig",
     "StochasticDepth",
@@ -77,8 +80,11 @@ class Residual(nn.Module):
 class PreConfig(ResidualConfig):
     """Norm on the branch's input; the stream itself is never normalised (pre-norm)."""
 
+    first_norm: bool = True
+    """False: none before the very first branch, whose input has a norm of its own (ModernBERT)."""
+
     def build(self, slot: Slot, norm: NormConfig) -> Residual:
-        return Pre(slot, norm)
+        return Pre(slot, norm if self.first_norm or not slot.first else NoNormConfig())
 
 
 class Pre(Residual):
@@ -99,6 +105,19 @@ class PostConfig(ResidualConfig):
 class Post(Residual):
     def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
         return self.norm(x + self.dropped(branch(x)))  # (B, T, D)
+
+
+@register("residual", "res_post", paper="Liu et al. 2021, arXiv:2111.09883")
+class ResPostConfig(ResidualConfig):
+    """Norm on the branch's output, inside the residual connection (Swin v2, OLMo 2)."""
+
+    def build(self, slot: Slot, norm: NormConfig) -> Residual:
+        return ResPost(slot, norm)
+
+
+class ResPost(Residual):
+    def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
+        return x + self.dropped(self.norm(branch(x)))  # (B, T, D)
 
 
 @register("residual", "sandwich", paper="Ding et al. 2021, arXiv:2105.13290")
@@ -183,7 +202,7 @@ class AdaLNZero(Residual):
         if slot.cond_dim is None:
             raise ConfigError(
                 "residual 'adaln_zero' needs a condition, and this family has none; "
-                "choices without one: pre, post, sandwich, deepnorm, layerscale",
+                "choices without one: pre, post, res_post, sandwich, deepnorm, layerscale",
                 slot.where,
             )
         super().__init__(slot, norm)

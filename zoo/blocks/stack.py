@@ -1,6 +1,6 @@
 """A stack of residual blocks, the trunk of every family.
 
-    x (B, T, D) -> [input positions] -> depth x block -> [final norm] -> (B, T, D)
+    x (B, T, E) -> [input positions] -> [input norm] -> [E to D] -> depth x block -> [final norm] -> (B, T, D)
 
     block     for each entry of the layout, one residual connection around one or more sublayers
     layouts   sequential  mixer, ffn                     parallel  mixer + ffn (Wang & Komatsuzaki 2021, GPT-J)
@@ -35,13 +35,14 @@ from zoo.blocks.api import (
     check,
 )
 from zoo.blocks.ffn.mlp import MLPConfig
+from zoo.blocks.init import init_linear
 from zoo.blocks.mixers.attention import AttentionConfig
 from zoo.blocks.norms import LayerNormConfig
 from zoo.blocks.positions import NoPositionConfig
 from zoo.blocks.positions.indices import token_positions
 from zoo.blocks.residual import PreConfig
 from zoo.blocks.state import StackState
-from zoo.registry import part
+from zoo.registry import ConfigError, describe, names, part
 
 __all__ = ["LAYOUTS", "Block", "Stack", "TransformerConfig"]
 
@@ -71,11 +72,19 @@ class TransformerConfig(ModelConfig):
     """On the stack's input and on every branch's output."""
     drop_path: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Stochastic depth of the last block; it grows linearly from 0 at the first (Huang et al. 2016)."""
-    init_std: Annotated[float, Field(gt=0)] = 0.02
+    input_norm: bool = False
+    """Norm after the input positions, before the first block (BERT)."""
+    init_std: Annotated[float, Field(gt=0)] | Literal["fan_in"] = 0.02
+    """Standard deviation of the initial weights, or 1 / sqrt(inputs) of each matrix."""
     scale_branches: bool = True
     """Start each branch's output projection at init_std / sqrt(residual branches) (Radford et al. 2019, GPT-2)."""
     checkpointing: bool = False
     """Recompute each block in backward instead of keeping its activations (Chen et al. 2016, arXiv:1604.06174)."""
+
+    @property
+    def cross_mixer(self) -> MixerConfig:
+        """What reads the second sequence, in a stack that has one."""
+        return self.mixer
 
 
 def entries(layout: str, cross: bool) -> tuple[str, ...]:
@@ -95,7 +104,6 @@ class Block(nn.Module):
         super().__init__()
         self.entries: list[tuple[str, tuple[str, ...]]] = []  # residual's name, sublayers' names
         self.residuals = nn.ModuleDict()
-        self.stateful: list[str] = []
         for entry in entries(config.layout, slot.memory_dim is not None):
             kinds, _, divisor = entry.partition("/")
             members = []
@@ -104,7 +112,7 @@ class Block(nn.Module):
                 self.add_module(name, self._sublayer(kind, config, slot.at(where=f"{slot.where}.{name}")))
                 members.append(name)
             place = "_and_".join(members)
-            around = slot.at(branch_weight=1.0 / float(divisor or 1))
+            around = slot.at(branch_weight=1.0 / float(divisor or 1), first=slot.layer == 0 and not self.entries)
             self.residuals[place] = config.residual.at(slot.layer, slot.depth).build(around, config.norm)
             self.entries.append((place, tuple(members)))
 
@@ -112,7 +120,7 @@ class Block(nn.Module):
     def _sublayer(kind: str, config: TransformerConfig, slot: Slot) -> Sublayer:
         if kind == "ffn":
             return config.ffn.at(slot.layer, slot.depth).build(slot)
-        mixer = config.mixer.at(slot.layer, slot.depth)
+        mixer = (config.cross_mixer if kind == "cross" else config.mixer).at(slot.layer, slot.depth)
         slot = slot if kind == "cross" else slot.at(memory_dim=None)
         check(mixer, slot)
         return mixer.build(slot)
@@ -138,33 +146,55 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """(B, T, D) -> (B, T, D), through `depth` blocks. `slot` gives the family's facts; layers are filled in here."""
+    """(B, T, D) -> (B, T, D), through `depth` blocks. `slot` gives the family's facts; layers are filled in here.
 
-    def __init__(self, config: TransformerConfig, slot: Slot) -> None:
+    `input_dim` is the width E of what comes in where it is not D: input positions, input norm and dropout then act at
+    that width, and a linear map follows (Lan et al. 2019, arXiv:1909.11942; Clark et al. 2020, arXiv:2003.10555).
+    """
+
+    def __init__(self, config: TransformerConfig, slot: Slot, input_dim: int | None = None) -> None:
         super().__init__()
+        width = input_dim or slot.dim
         self.checkpointing = config.checkpointing
         position, residual = config.position, config.residual
         scaled = config.scale_branches and not residual.normalised
+        if position.needs_grid and slot.grid is None:
+            fits = [
+                name for name in names("position") if not getattr(describe("position", name).make, "needs_grid", True)
+            ]
+            raise ConfigError(
+                f"position '{position.registered_name}' needs a grid of tokens, and this family has none; "
+                f"choices: {', '.join(fits)}",
+                slot.where,
+            )
+        inside = slot.at(init_std=config.init_std)
         branches = config.depth * len(entries(config.layout, slot.memory_dim is not None))
         blocks = []
         for layer in range(config.depth):
-            here = slot.at(
+            here = inside.at(
                 layer=layer,
                 depth=config.depth,
                 branches=branches if scaled else 1,
                 branch_gain=residual.branch_gain(config.depth),
-                init_std=config.init_std,
                 dropout=config.dropout,
                 drop_path=config.drop_path * layer / max(config.depth - 1, 1),
                 position=position if position.place in ("rotary", "bias") else None,
                 where=f"{slot.where}.{layer}",
             )
             blocks.append(Block(config, here))
-        self.position = position.build(slot) if position.place == "input" else None
+        self.position = position.build(inside.at(dim=width)) if position.place == "input" else None
+        self.input_norm = config.norm.build(width) if config.input_norm else None
+        self.project = nn.Linear(width, slot.dim) if width != slot.dim else None
+        self._std = inside.std(width)
         self.drop = nn.Dropout(config.dropout) if config.dropout else None
         self.blocks = nn.ModuleList(blocks)
         wanted = not residual.normalised if config.final_norm is None else config.final_norm
         self.norm = config.norm.build(config.dim) if wanted else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.project is not None:
+            init_linear(self.project, self._std)
 
     def forward(self, x: Tensor, context: Context, state: StackState | None = None) -> Tensor:
         context = replace(context, memo={})  # what layers share belongs to this pass: a caller may reuse its context
@@ -173,8 +203,12 @@ class Stack(nn.Module):
             context.positions = token_positions(x.shape[1], context, offset=seen, device=x.device)  # (T,) or (B, T)
         if self.position is not None:
             x = self.position(x, context)  # (B, T, D)
+        if self.input_norm is not None:
+            x = self.input_norm(x)
         if self.drop is not None:
             x = self.drop(x)
+        if self.project is not None:
+            x = self.project(x)  # (B, T, E) -> (B, T, D)
         recompute = self.checkpointing and self.training and state is None and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
             if recompute:

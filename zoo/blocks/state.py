@@ -39,14 +39,27 @@ class Keys:
     """True where every new query may see every key (one new token over its own past)."""
     tags: dict[str, Tensor]
     """(B, S) int by name, such as positions and documents."""
+    contiguous: bool = False
+    """True where the keys are the new tokens themselves, unpadded and in order: the first call of a state."""
+    past: bool = False
+    """True where `mask` alone says what may be seen: one new token a row, over nothing but its own past."""
 
 
 class _Rows:
     """Rows with their own number of real tokens."""
 
     def __init__(self, batch: int, device: torch.device) -> None:
-        self.counts = torch.zeros(batch, dtype=torch.long, device=device)
+        self.batch, self.device = batch, device
         self.uniform: int | None = 0  # the common count, known without asking the device; None once rows differ
+        self._counts: Tensor | None = None  # (B,), only once rows differ: equal rows cost no tensor operation
+
+    @property
+    def counts(self) -> Tensor:
+        """(B,) real tokens seen, per row."""
+        if self.uniform is None:
+            assert self._counts is not None
+            return self._counts
+        return torch.full((self.batch,), self.uniform, dtype=torch.long, device=self.device)
 
     @property
     def length(self) -> Tensor:
@@ -59,15 +72,35 @@ class _Rows:
         return self.counts if self.uniform is None else self.uniform
 
     def _advance(self, tokens: int, token_mask: Tensor | None) -> None:
-        if token_mask is None:
-            self.counts = self.counts + tokens
-            self.uniform = None if self.uniform is None else self.uniform + tokens
+        if token_mask is None and self.uniform is not None:
+            self.uniform += tokens
         else:
-            self.counts = self.counts + token_mask.sum(-1)
+            self._counts = self.counts + (tokens if token_mask is None else token_mask.sum(-1))
             self.uniform = None
 
-    def _row_index(self, tokens: int, token_mask: Tensor | None) -> Tensor:
-        return Visibility.row_index(tokens, token_mask, self.seen, self.counts.device)
+    def can_truncate(self, tokens: int) -> bool:
+        """Whether `truncate(tokens)` is possible."""
+        return True
+
+    def truncate(self, tokens: int) -> None:
+        """Forget all but the first `tokens` of every row; shorter rows stay as they are."""
+        if self.uniform is not None:
+            self.uniform = min(self.uniform, tokens)
+        else:
+            self._counts = self.counts.clamp(max=tokens)
+
+    def _reorder_counts(self, rows: Tensor) -> None:
+        if self._counts is not None:
+            self._counts = self._counts.index_select(0, rows)
+        self.batch = rows.shape[0]
+
+    def _same_rows(self, rows: Tensor) -> bool:
+        """True where `rows` is known to leave all as it is; a device is not asked."""
+        return (
+            rows.device.type == "cpu"
+            and rows.shape[0] == self.batch
+            and torch.equal(rows, torch.arange(self.batch, dtype=rows.dtype))
+        )
 
 
 class _Store(_Rows):
@@ -87,6 +120,8 @@ class _Store(_Rows):
         self.keys = torch.zeros(batch, groups, capacity, key_dim, device=device, dtype=dtype)
         self.values = torch.zeros(batch, groups, capacity, value_dim, device=device, dtype=dtype)
         self.tags: dict[str, Tensor] = {}
+        self.bound = 0  # no row has seen more; known without asking the device
+        self._slots = torch.arange(capacity, device=self.keys.device)
         super().__init__(batch, self.keys.device)
 
     @property
@@ -94,37 +129,65 @@ class _Store(_Rows):
         """Tokens that fit."""
         return self.keys.shape[2]
 
+    def truncate(self, tokens: int) -> None:
+        super().truncate(tokens)
+        self.bound = min(self.bound, tokens)
+
     def nbytes(self) -> int:
         """Bytes of keys and values at the present capacity: 2 B G capacity K itemsize where K = V."""
         return sum(x.numel() * x.element_size() for x in (self.keys, self.values))
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was."""
-        self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+        if self._same_rows(rows):
+            return
         self.tags = {name: tag.index_select(0, rows) for name, tag in self.tags.items()}
-        self.counts = self.counts.index_select(0, rows)
+        if rows.shape[0] == self.batch and not torch.is_grad_enabled():  # beams: move the filled slots only
+            self._own()
+            used = min(self.bound, self.capacity)
+            for store in (self.keys, self.values):
+                store[:, :, :used] = store[:, :, :used].index_select(0, rows)
+        else:
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+        self._reorder_counts(rows)
 
     def clone(self) -> Self:
         """An independent copy."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.keys, other.values, other.counts = self.keys.clone(), self.values.clone(), self.counts.clone()
+        other.keys, other.values = self.keys.clone(), self.values.clone()
         other.tags = {name: tag.clone() for name, tag in self.tags.items()}
         return other
 
     def _own(self) -> None:
-        """Before a write: leave tensors that a backward pass may still read as they are."""
-        if torch.is_grad_enabled():
+        """Before a write: leave tensors that a backward pass may still read as they are.
+
+        Tensors made in inference mode may be written only there, so outside of it they are copied once.
+        """
+        if torch.is_grad_enabled() or (self.keys.is_inference() and not torch.is_inference_mode_enabled()):
             self.keys, self.values = self.keys.clone(), self.values.clone()
 
     def _write_slice(self, start: int, k: Tensor, v: Tensor, tags: dict[str, Tensor]) -> None:
         """Same slots in every row."""
-        stop = start + k.shape[2]
+        tokens = k.shape[2]
         self._own()
-        self.keys[:, :, start:stop] = k
-        self.values[:, :, start:stop] = v
+        self.keys.narrow(2, start, tokens).copy_(k)
+        self.values.narrow(2, start, tokens).copy_(v)
         for name, tag in tags.items():
-            self._tag(name)[:, start:stop] = tag
+            self._tag(name)[:, start : start + tokens] = tag
+
+    def _write_one(self, slots: Tensor, k: Tensor, v: Tensor, tags: dict[str, Tensor], mask: Tensor | None) -> None:
+        """The one new token of row b into slots[b]; where the mask (B, 1) is False the slot keeps what it holds."""
+        self._own()
+        for store, new in ((self.keys, k), (self.values, v)):
+            place = slots.view(-1, 1, 1, 1).expand(-1, store.shape[1], 1, store.shape[3])  # (B, G, 1, K)
+            new = new.to(store.dtype)
+            if mask is not None:
+                new = torch.where(mask[:, None, None], new, store.gather(2, place))
+            store.scatter_(2, place, new)
+        for name, tag in tags.items():
+            held, place = self._tag(name), slots[:, None]
+            held.scatter_(1, place, tag if mask is None else torch.where(mask, tag, held.gather(1, place)))
 
     def _write_slots(self, slots: Tensor, keep: Tensor, k: Tensor, v: Tensor, tags: dict[str, Tensor]) -> None:
         """Token t of row b goes into slots[b, t] where keep[b, t]; both (B, T)."""
@@ -137,31 +200,34 @@ class _Store(_Rows):
             self._tag(name)[rows, places] = tag[rows, tokens]
 
     def _tag(self, name: str) -> Tensor:
+        """Tag (B, capacity) that may be written."""
         if name not in self.tags:
-            self.tags[name] = torch.zeros(self.keys.shape[0], self.capacity, dtype=torch.long, device=self.keys.device)
+            self.tags[name] = torch.zeros(self.batch, self.capacity, dtype=torch.long, device=self.device)
+        elif self.tags[name].is_inference() and not torch.is_inference_mode_enabled():
+            self.tags[name] = self.tags[name].clone()
         return self.tags[name]
 
 
 class KVState(_Store):
     """All keys and values; token number n of a row lies in slot n. Preallocated, and grown when it is full."""
 
-    def __init__(self, batch: int, groups: int, capacity: int, key_dim: int, value_dim: int, **factory: Any) -> None:
-        super().__init__(batch, groups, capacity, key_dim, value_dim, **factory)
-        self.bound = 0  # no row holds more; known without asking the device
-
     def update(self, k: Tensor, v: Tensor, token_mask: Tensor | None = None, **tags: Tensor) -> Keys:
         """Store k (B, G, T, K), v (B, G, T, V) and tags (B, T) of the real tokens; return all stored keys."""
-        tokens = k.shape[2]
-        index = self._row_index(tokens, token_mask)
+        tokens, start = k.shape[2], self.uniform
         self._grow(self.bound + tokens)
-        if self.uniform is not None and token_mask is None:
-            self._write_slice(self.uniform, k, v, tags)
+        if start is not None and token_mask is None:
+            self._write_slice(start, k, v, tags)
+            index = self._slots[start : start + tokens]  # (T,)
         else:
-            keep = token_mask if token_mask is not None else torch.ones_like(index, dtype=torch.bool)
-            self._write_slots(index.expand(k.shape[0], -1), keep, k, v, tags)
+            index = Visibility.row_index(tokens, token_mask, self.seen, self.device)  # (B, T), or (T,) at first
+            if tokens == 1:
+                self._write_one(self.counts, k, v, tags, None)  # a masked token lies behind the row's end: never seen
+            else:
+                keep = token_mask if token_mask is not None else torch.ones_like(index, dtype=torch.bool)
+                self._write_slots(index.expand(self.batch, -1), keep, k, v, tags)
         self.bound += tokens
         self._advance(tokens, token_mask)
-        slots = torch.arange(self.bound, device=k.device)
+        slots = self._slots[: self.bound]
         return Keys(
             keys=self.keys[:, :, : self.bound],
             values=self.values[:, :, : self.bound],
@@ -170,6 +236,8 @@ class KVState(_Store):
             query_index=index,
             everything=tokens == 1 and self.uniform is not None,
             tags={name: tag[:, : self.bound] for name, tag in self.tags.items()},
+            contiguous=start == 0 and token_mask is None,
+            past=tokens == 1,
         )
 
     def _grow(self, needed: int) -> None:
@@ -179,6 +247,7 @@ class KVState(_Store):
         pad = torch.nn.functional.pad
         self.keys, self.values = pad(self.keys, (0, 0, 0, extra)), pad(self.values, (0, 0, 0, extra))
         self.tags = {name: pad(tag, (0, extra)) for name, tag in self.tags.items()}
+        self._slots = torch.arange(self.capacity, device=self.device)
 
 
 class WindowState(_Store):
@@ -196,85 +265,119 @@ class WindowState(_Store):
 
     def update(self, k: Tensor, v: Tensor, token_mask: Tensor | None = None, **tags: Tensor) -> Keys:
         """Store k (B, G, T, K), v (B, G, T, V) and tags (B, T); return the stored keys, then the new ones."""
-        tokens = k.shape[2]
-        index = self._row_index(tokens, token_mask)
-        if tokens == 1 and token_mask is None and self.uniform is not None:
-            slot = int(self._slot(torch.tensor(self.uniform)))
-            self._write_slice(slot, k, v, tags)
-            self._advance(1, None)
-            filled = min(self.uniform, self.capacity)
-            return Keys(
-                keys=self.keys[:, :, :filled],
-                values=self.values[:, :, :filled],
-                index=self.slot_index(self.counts[:1])[0, :filled],
-                mask=None,
-                query_index=index,
-                everything=True,
-                tags={name: tag[:, :filled] for name, tag in self.tags.items()},
-            )
-        batch = k.shape[0]
-        index = index.expand(batch, -1)  # (B, T)
+        if k.shape[2] == 1:
+            return self._step(k, v, token_mask, tags)
+        tokens, batch = k.shape[2], self.batch
+        first = self.uniform == 0
+        index = Visibility.row_index(tokens, token_mask, self.seen, self.device).expand(batch, -1)  # (B, T)
         real = token_mask if token_mask is not None else torch.ones_like(index, dtype=torch.bool)
         held = self.slot_index(self.counts)  # (B, capacity)
         for name in tags:
             self._tag(name)
-        seen = Keys(
-            keys=torch.cat([self.keys, k.to(self.keys.dtype)], dim=2),
-            values=torch.cat([self.values, v.to(self.values.dtype)], dim=2),
-            index=torch.cat([held, index], dim=1),
-            mask=torch.cat([held >= 0, real], dim=1),
-            query_index=index,
-            everything=False,
-            tags={name: torch.cat([tag, tags[name]], dim=1) for name, tag in self.tags.items()},
-        )
+        if first:  # nothing stored: the new tokens are all there is
+            seen = Keys(k, v, index, token_mask, index, everything=False, tags=tags, contiguous=token_mask is None)
+        else:
+            seen = Keys(
+                keys=torch.cat([self.keys, k.to(self.keys.dtype)], dim=2),
+                values=torch.cat([self.values, v.to(self.values.dtype)], dim=2),
+                index=torch.cat([held, index], dim=1),
+                mask=torch.cat([held >= 0, real], dim=1),
+                query_index=index,
+                everything=False,
+                tags={name: torch.cat([tag, tags[name]], dim=1) for name, tag in self.tags.items()},
+            )
         last = self.counts[:, None] + real.sum(-1, keepdim=True)  # (B, 1) tokens after this call
         keep = real & ((index < self.sinks) | (index >= last - self.window))
         self._write_slots(self._slot(index), keep, k, v, tags)
+        self.bound += tokens
         self._advance(tokens, token_mask)
         return seen
 
+    def _step(self, k: Tensor, v: Tensor, token_mask: Tensor | None, tags: dict[str, Tensor]) -> Keys:
+        """One new token a row: it takes its slot first, so that the slots are all there is to see."""
+        self.bound += 1
+        if self.uniform is not None and token_mask is None:
+            n = self.uniform
+            self._write_slice(n if n < self.sinks else self.sinks + (n - self.sinks) % self.window, k, v, tags)
+            self._advance(1, None)
+            filled = min(n + 1, self.capacity)
+            query, index, mask = self._slots.new_full((1,), n), self._ring_index(n)[:filled], None
+        else:
+            query = Visibility.row_index(1, token_mask, self.seen, self.device).expand(self.batch, -1)  # (B, 1)
+            self._write_one(self._slot(self.counts), k, v, tags, token_mask)
+            self._advance(1, token_mask)
+            filled = min(self.bound, self.capacity)
+            index = self.slot_index(self.counts)[:, :filled]  # (B, S)
+            mask = index >= 0
+        return Keys(
+            keys=self.keys[:, :, :filled],
+            values=self.values[:, :, :filled],
+            index=index,
+            mask=mask,
+            query_index=query,
+            everything=mask is None,
+            tags={name: tag[:, :filled] for name, tag in self.tags.items()},
+            past=True,
+        )
+
+    def can_truncate(self, tokens: int) -> bool:
+        """False once a token has left the window, unless nothing is to be forgotten."""
+        return self.bound <= self.capacity or (self.uniform is not None and tokens >= self.uniform)
+
     def slot_index(self, counts: Tensor) -> Tensor:
         """(B, capacity) int: which token of its row each slot holds once `counts` (B,) are seen; -1 where none."""
-        slots = torch.arange(self.capacity, device=counts.device)
+        slots = self._slots
         ring = slots - self.sinks
         newest = (counts[:, None] - 1 - self.sinks).clamp(min=-1)  # newest token of the ring, counted from the sinks
         lag = (newest - ring) % self.window
         held = torch.where(newest - lag >= 0, newest - lag + self.sinks, -1)
         return torch.where(slots < self.sinks, torch.where(slots < counts[:, None], slots, -1), held)
 
+    def _ring_index(self, newest: int) -> Tensor:
+        """`slot_index` (capacity,) of rows whose newest token is known to the host."""
+        if newest < self.capacity:
+            return self._slots
+        place = (newest - self.sinks) % self.window
+        arange, device = torch.arange, self.device
+        after = arange(newest - self.window + 1, newest - place, device=device)
+        return torch.cat((self._slots[: self.sinks], arange(newest - place, newest + 1, device=device), after))
+
     def _slot(self, index: Tensor) -> Tensor:
         return torch.where(index < self.sinks, index, self.sinks + (index - self.sinks) % self.window)
 
 
-class CrossState:
+class CrossState(_Rows):
     """Keys and values of a second sequence, projected at the first call and stored once for all later ones."""
 
     def __init__(self, batch: int, device: torch.device | str | None = None) -> None:
-        self.counts = torch.zeros(batch, dtype=torch.long, device=device)
+        super().__init__(batch, torch.device(device if device is not None else "cpu"))
         self.keys: Tensor | None = None  # (B, G, S, K)
         self.values: Tensor | None = None  # (B, G, S, V)
         self.mask: Tensor | None = None  # (B, S) bool
-
-    @property
-    def length(self) -> Tensor:
-        """(B,) tokens of the reading sequence seen, per row."""
-        return self.counts
+        self._origin: Tensor | None = None  # (B,) the row of the first call that each row reads
 
     def fill(self, keys: Tensor, values: Tensor, mask: Tensor | None) -> None:
         """Store keys (B, G, S, K), values (B, G, S, V) and their mask (B, S)."""
-        self.keys, self.values, self.mask = keys, values, mask
+        self.keys, self.values, self.mask = keys.contiguous(), values.contiguous(), mask
+        self._origin = torch.arange(keys.shape[0], device=keys.device)
+        self.device = keys.device
 
     def advance(self, tokens: int, token_mask: Tensor | None) -> None:
         """Count the real tokens of one call."""
-        self.counts = self.counts + (tokens if token_mask is None else token_mask.sum(-1))
+        self._advance(tokens, token_mask)
 
     def nbytes(self) -> int:
         """Bytes of keys and values; 0 before the first call."""
         return sum(x.numel() * x.element_size() for x in (self.keys, self.values) if x is not None)
 
     def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was."""
-        self.counts = self.counts.index_select(0, rows)
+        """Row i becomes what row `rows[i]` was. Beams of one source read the same keys, so little is ever moved."""
+        self._reorder_counts(rows)
+        if self._origin is None:
+            return
+        before, self._origin = self._origin, self._origin.index_select(0, rows)
+        if rows.device.type == "cpu" and torch.equal(before, self._origin):
+            return
         for name in ("keys", "values", "mask"):
             value = getattr(self, name)
             if value is not None:
@@ -282,9 +385,8 @@ class CrossState:
 
     def clone(self) -> CrossState:
         """An independent copy. Keys and values are never written again, so they are shared."""
-        other = CrossState(self.counts.shape[0], self.counts.device)
-        other.counts = self.counts.clone()
-        other.keys, other.values, other.mask = self.keys, self.values, self.mask
+        other = object.__new__(CrossState)
+        other.__dict__.update(self.__dict__)
         return other
 
 
@@ -322,6 +424,17 @@ class StackState:
         """Row i becomes what row `rows[i]` was."""
         for state in self._each():
             state.reorder(rows)
+
+    def can_truncate(self, tokens: int) -> bool:
+        """Whether all states can forget what came after the first `tokens`: a recurrence cannot."""
+        return all(hasattr(state, "truncate") and state.can_truncate(tokens) for state in self._each())
+
+    def truncate(self, tokens: int) -> None:
+        """Forget all but the first `tokens` of every row. Raises ValueError where `can_truncate` is False."""
+        if not self.can_truncate(tokens):
+            raise ValueError(f"this state cannot go back to {tokens} tokens: a recurrence or a window has moved on")
+        for state in self._each():
+            state.truncate(tokens)
 
     def clone(self) -> StackState:
         """An independent copy."""

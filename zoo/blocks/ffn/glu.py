@@ -63,7 +63,7 @@ class GLU(Sublayer):
         super().__init__()
         self.config, self.where = config, slot.where
         hidden = config.width(slot.dim)
-        self._std, self._out_std = slot.init_std * slot.branch_gain, slot.output_std
+        self._std, self._out_std = slot.std(slot.dim) * slot.branch_gain, slot.output_std(hidden)
         self.gate = nn.Linear(slot.dim, hidden, bias=config.bias)
         self.up = nn.Linear(slot.dim, hidden, bias=config.bias)
         self.down = nn.Linear(hidden, slot.dim, bias=config.bias)

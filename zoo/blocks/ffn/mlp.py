@@ -76,7 +76,7 @@ class MLP(Sublayer):
         super().__init__()
         self.config, self.where = config, slot.where
         hidden = config.hidden or int(slot.dim * config.ratio)
-        self._std, self._out_std = slot.init_std * slot.branch_gain, slot.output_std
+        self._std, self._out_std = slot.std(slot.dim) * slot.branch_gain, slot.output_std(hidden)
         self.up = nn.Linear(slot.dim, hidden, bias=config.bias)
         self.down = nn.Linear(hidden, slot.dim, bias=config.bias)
         self.reset_parameters()

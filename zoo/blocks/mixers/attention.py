@@ -45,6 +45,8 @@ class AttentionConfig(MixerConfig):
     out_bias: bool = True
     qk_norm: Annotated[NormConfig | None, part("norm")] = None
     """Norm over each head's queries and keys, before rotation (Henry et al. 2020, arXiv:2010.04245)."""
+    qk_norm_over: Literal["head", "all"] = "head"
+    """Whether that norm is one over each head, or one over all heads side by side (OLMo 2)."""
     softcap: Annotated[float, Field(gt=0)] | None = None
     """Logits become softcap * tanh(logits / softcap) (Gemma Team 2024, arXiv:2408.00118)."""
     window: Annotated[int, Field(ge=1)] | None = None
@@ -64,6 +66,10 @@ class AttentionConfig(MixerConfig):
 
     def build(self, slot: Slot) -> Attention:
         return Attention(self, slot)
+
+    def for_memory(self) -> AttentionConfig:
+        """Without window, sinks and positions, which belong to one sequence."""
+        return self.model_copy(update={"window": None, "sinks": 0, "position": None})
 
 
 class Attention(Sublayer):
@@ -89,21 +95,25 @@ class Attention(Sublayer):
             raise ConfigError("sinks are kept outside a window: set window too", slot.where)
         if self.cross and config.window is not None:
             raise ConfigError("a window has no meaning between two sequences: leave window unset", slot.where)
+        memory_dim = slot.memory_dim or slot.dim
         self.key_dim = config.head_dim or slot.dim // self.heads
         self.value_dim = config.value_dim or self.key_dim
         self.scale = self.key_dim**-0.5 if config.scale is None else config.scale
         self.q_width, self.k_width = self.heads * self.key_dim, self.kv_heads * self.key_dim
         self.v_width = self.kv_heads * self.value_dim
-        self._std, self._out_std, self._gain = slot.init_std, slot.output_std, slot.branch_gain
+        self._std, self._gain = slot.std(slot.dim), slot.branch_gain
+        self._memory_std, self._out_std = slot.std(memory_dim), slot.output_std(self.heads * self.value_dim)
 
         if self.cross:
             self.q = nn.Linear(slot.dim, self.q_width, bias=config.bias)
-            self.kv = nn.Linear(slot.memory_dim or slot.dim, self.k_width + self.v_width, bias=config.bias)
+            self.kv = nn.Linear(memory_dim, self.k_width + self.v_width, bias=config.bias)
         else:
             self.qkv = nn.Linear(slot.dim, self.q_width + self.k_width + self.v_width, bias=config.bias)
         self.out = nn.Linear(self.heads * self.value_dim, slot.dim, bias=config.out_bias)
-        self.q_norm = config.qk_norm.build(self.key_dim) if config.qk_norm is not None else None
-        self.k_norm = config.qk_norm.build(self.key_dim) if config.qk_norm is not None else None
+        self.wide_norm = config.qk_norm_over == "all"
+        widths = (self.q_width, self.k_width) if self.wide_norm else (self.key_dim, self.key_dim)
+        self.q_norm = config.qk_norm.build(widths[0]) if config.qk_norm is not None else None
+        self.k_norm = config.qk_norm.build(widths[1]) if config.qk_norm is not None else None
         self.sink_logit = nn.Parameter(torch.empty(self.heads)) if config.sink_logit else None
         gates = {"none": 0, "head": self.heads, "elementwise": self.heads * self.value_dim}[config.gate]
         self.gate = nn.Linear(slot.dim, gates) if gates else None
@@ -125,10 +135,15 @@ class Attention(Sublayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        for linear in (self.q, self.kv) if self.cross else (self.qkv,):
-            init_linear(linear, self._std)
+        if self.cross:
+            init_linear(self.q, self._std)
+            init_linear(self.kv, self._memory_std)
+        else:
+            init_linear(self.qkv, self._std)
         with torch.no_grad():
             (self.kv if self.cross else self.qkv).weight[-self.v_width :].mul_(self._gain)
+            # Whatever `scale` is, the scores start at the size that 1 / sqrt(K) gives: T5's queries at (D K)^-0.5.
+            (self.q if self.cross else self.qkv).weight[: self.q_width].mul_(self.key_dim**-0.5 / self.scale)
         init_linear(self.out, self._out_std)
         if self.gate is not None:
             init_linear(self.gate, self._std)
@@ -156,15 +171,15 @@ class Attention(Sublayer):
     ) -> tuple[Tensor, Keys, Visibility, BiasFunction | None]:
         b, t, _ = x.shape
         qkv = self.qkv(x)  # (B, T, H K + G K + G V)
-        if self.q_width == self.k_width == self.v_width:
+        if self.q_width == self.k_width == self.v_width and not self.wide_norm:
             q, k, v = qkv.view(b, t, 3, self.heads, self.key_dim).permute(2, 0, 3, 1, 4).unbind(0)  # 3 (B, H, T, K)
+            if self.q_norm is not None and self.k_norm is not None:
+                q, k = self.q_norm(q), self.k_norm(k)
         else:
             q, k, v = qkv.split((self.q_width, self.k_width, self.v_width), dim=-1)
-            q = q.view(b, t, self.heads, self.key_dim).transpose(1, 2)  # (B, H, T, K)
-            k = k.view(b, t, self.kv_heads, self.key_dim).transpose(1, 2)  # (B, G, T, K)
+            q = self._heads(q, self.heads, self.q_norm)  # (B, H, T, K)
+            k = self._heads(k, self.kv_heads, self.k_norm)  # (B, G, T, K)
             v = v.view(b, t, self.kv_heads, self.value_dim).transpose(1, 2)  # (B, G, T, V)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
         positions = None
         if self.rotary is not None or self.bias is not None:
             seen = state.seen if state is not None else None
@@ -201,15 +216,13 @@ class Attention(Sublayer):
 
     def _read_memory(self, x: Tensor, context: Context, state: Any) -> tuple[Tensor, Keys, Visibility, None]:
         b, t, _ = x.shape
-        q = self.q(x).view(b, t, self.heads, self.key_dim).transpose(1, 2)  # (B, H, T, K)
-        q = self.q_norm(q) if self.q_norm is not None else q
+        q = self._heads(self.q(x), self.heads, self.q_norm)  # (B, H, T, K)
         if state is None or state.keys is None:
             if context.memory is None:
                 raise ValueError(f"{self.where}: cross attention needs context.memory (B, S, D), got None")
             k, v = self.kv(context.memory).split((self.k_width, self.v_width), dim=-1)
-            k = k.view(*k.shape[:2], self.kv_heads, self.key_dim).transpose(1, 2)  # (B, G, S, K)
+            k = self._heads(k, self.kv_heads, self.k_norm)  # (B, G, S, K)
             v = v.view(*v.shape[:2], self.kv_heads, self.value_dim).transpose(1, 2)  # (B, G, S, V)
-            k = self.k_norm(k) if self.k_norm is not None else k
             mask = context.memory_mask
             _check_mask(mask, b, context.memory.shape[1], "memory_mask")
             if state is not None:
@@ -221,6 +234,13 @@ class Attention(Sublayer):
         index = torch.arange(t, device=x.device)
         held = Keys(k, v, torch.arange(k.shape[2], device=x.device), mask, index, everything=False, tags={})
         return q, held, Visibility(query_index=index, key_index=held.index, key_mask=mask), None
+
+    def _heads(self, x: Tensor, heads: int, norm: nn.Module | None) -> Tensor:
+        """(B, T, heads K) -> (B, heads, T, K), with the norm where it belongs."""
+        if norm is not None and self.wide_norm:
+            x = norm(x)
+        x = x.view(*x.shape[:2], heads, self.key_dim).transpose(1, 2)
+        return x if norm is None or self.wide_norm else norm(x)
 
     @staticmethod
     def _index(t: int, context: Context, device: torch.device) -> Tensor:

@@ -7,10 +7,11 @@ one it was built for (Dosovitskiy et al. 2020, arXiv:2010.11929, section 3.2).
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.blocks.api import Context, PositionConfig, Slot
@@ -30,7 +31,12 @@ class LearnedPositionConfig(PositionConfig):
     antialias: bool = True
     """Low-pass filter when the table is resampled to a smaller grid, as timm and big_vision do."""
 
+    offset: Annotated[int, Field(ge=0)] = 0
+    """Rows at the start of the table that no position uses (RoBERTa and BART: 2). Not with a grid."""
+
     def build(self, slot: Slot) -> LearnedPositions:
+        if slot.grid is not None and self.offset:
+            raise ConfigError(f"offset {self.offset} has no meaning on a grid; leave it at 0", f"{slot.where}.position")
         if slot.grid is None and slot.max_len < 1:
             raise ConfigError(
                 f"position 'learned' needs max_len >= 1 or a grid, got max_len {slot.max_len}; set max_len, "
@@ -44,7 +50,7 @@ class LearnedPositions(nn.Module):
     """(B, T, D) -> (B, T, D): adds row `position` of the table.
 
     With a grid the table is (prefix + prod(grid), D): the rows of class and register tokens, then the grid's, row by
-    row; masks do not matter, since a token's place on the grid is its position. Without one it is (max_len, D).
+    row; masks do not matter, since a token's place on the grid is its position. Else it is (offset + max_len, D).
     Explicit `context.positions` index the table (resampled first), so a subset of the patches may be given.
     Rows start normal with the family's `init_std`, and are not decayed.
 
@@ -59,8 +65,9 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.antialias, self.grid, self.where = config.antialias, slot.grid, slot.where
         self.prefix = slot.prefix if slot.grid is not None else 0
-        rows = slot.max_len if slot.grid is None else self.prefix + math.prod(slot.grid)
-        self.init_std = slot.init_std
+        self.offset = config.offset
+        rows = config.offset + slot.max_len if slot.grid is None else self.prefix + math.prod(slot.grid)
+        self.init_std = slot.std(slot.dim)
         self.weight = nn.Parameter(torch.empty(rows, slot.dim))
         self.reset_parameters()
 
@@ -82,11 +89,13 @@ class LearnedPositions(nn.Module):
                 return x + table  # (B, T, D)
         elif context.positions is None and context.token_mask is None and context.documents is None:
             self._refuse(length)
-            return x + table[:length]  # (B, T, D)
+            return x + table[self.offset : self.offset + length]  # (B, T, D)
         positions = token_positions(length, context, device=x.device)  # (T,) or (B, T)
         if not torch.compiler.is_compiling() and positions.device.type == "cpu" and positions.numel():
             low, high = torch.aminmax(positions)
-            self._refuse(int(high) + 1, int(low), rows=table.shape[0])
+            self._refuse(int(high) + 1, int(low), rows=table.shape[0] - self.offset)
+        if self.offset:
+            positions = positions + self.offset
         return x + F.embedding(positions, table)  # (B, T, D)
 
     def resampled(self, grid: tuple[int, ...]) -> Tensor:
@@ -97,7 +106,7 @@ class LearnedPositions(nn.Module):
         return torch.cat((self.weight[: self.prefix], rows))
 
     def _refuse(self, needed: int, lowest: int = 0, rows: int | None = None) -> None:
-        rows = self.weight.shape[0] if rows is None else rows
+        rows = int(self.weight.shape[0]) - self.offset if rows is None else rows
         if needed > rows or lowest < 0:
             raise ConfigError(
                 f"position {needed - 1 if needed > rows else lowest} is outside the learned table of {rows} rows; "

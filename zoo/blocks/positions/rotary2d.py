@@ -27,6 +27,7 @@ class Rope2dConfig(PositionConfig):
     """Rotation of queries and keys by row and column on an image's grid."""
 
     place: ClassVar[Literal["input", "rotary", "bias", "none"]] = "rotary"
+    needs_grid: ClassVar[bool] = True
 
     base: Annotated[float, Field(gt=1)] = 100.0
     fraction: Fraction = 1.0

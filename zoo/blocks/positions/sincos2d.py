@@ -54,6 +54,7 @@ class Sincos2dConfig(PositionConfig):
     """Fixed sines and cosines of a patch's row and column, added to the input, for any grid."""
 
     place: ClassVar[Literal["input", "rotary", "bias", "none"]] = "input"
+    needs_grid: ClassVar[bool] = True
 
     base: Annotated[float, Field(gt=1)] = 10000.0
     convention: Convention = "mae"

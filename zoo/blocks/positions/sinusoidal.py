@@ -20,7 +20,7 @@ from zoo.registry import ConfigError, register
 
 __all__ = ["SinusoidalConfig", "SinusoidalPositions", "sinusoid"]
 
-Convention = Literal["vaswani", "whisper"]
+Convention = Literal["vaswani", "whisper", "halves"]
 
 
 def sinusoid(
@@ -34,9 +34,10 @@ def sinusoid(
     """Positions (...) of any numbers -> (..., D) in `dtype`, which should be fp32 or fp64; D even.
 
     "vaswani": sines and cosines interleaved, w_i = base^(-i / (D/2)).
+    "halves": the same w_i, all sines, then all cosines (Marian).
     "whisper": all sines, then all cosines, w_i = base^(-i / (D/2 - 1)) (tensor2tensor, openai/whisper model.py).
     """
-    steps = dim // 2 if convention == "vaswani" else dim // 2 - 1
+    steps = dim // 2 - 1 if convention == "whisper" else dim // 2
     index = torch.arange(dim // 2, dtype=dtype, device=positions.device)
     angles = positions[..., None].to(dtype) * torch.exp(index * (-math.log(base) / steps))  # (..., D/2)
     pair = (angles.sin(), angles.cos())
@@ -51,10 +52,10 @@ class SinusoidalConfig(PositionConfig):
 
     base: Annotated[float, Field(gt=1)] = 10000.0
     convention: Convention = "vaswani"
-    """ "vaswani" (interleaved, divided by D/2) or "whisper" (sines then cosines, divided by D/2 - 1)."""
+    """ "vaswani" (interleaved, divided by D/2), "halves" (sines then cosines, D/2) or "whisper" (the same, D/2 - 1)."""
 
     def build(self, slot: Slot) -> SinusoidalPositions:
-        least = 2 if self.convention == "vaswani" else 4
+        least = 4 if self.convention == "whisper" else 2
         if slot.dim % 2 or slot.dim < least:
             raise ConfigError(f"sinusoidal positions need an even dim of {least} or more, got {slot.dim}", slot.where)
         return SinusoidalPositions(self)
