@@ -14,7 +14,9 @@ from pydantic import Field
 from torch import nn
 from torch.optim import Optimizer
 
+from recipes.muon import Muon
 from recipes.schedule import Cosine, ScheduleConfig
+from zoo.blocks.stack import Stack
 from zoo.registry import Config, ConfigError, nearest, part, register
 
 Positive = Annotated[float, Field(gt=0.0)]
@@ -25,6 +27,8 @@ class OptimConfig(Config):
     """Base of optimizers: the rate and its schedule, decay, clipping, and the moving average of the weights."""
 
     kind: ClassVar[str] = "optim"
+    splits_matrices: ClassVar[bool] = False
+    """Whether the matrices inside a stack are to be in groups of their own, marked `muon`."""
 
     lr: Positive = 1e-3
     """Peak learning rate."""
@@ -88,6 +92,27 @@ class SGD(OptimConfig):
         return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=nesterov, fused=fused)
 
 
+@register("optim", "muon", paper="Jordan et al. 2024, kellerjordan.github.io/posts/muon")
+class MuonConfig(OptimConfig):
+    """Orthogonal updates for the matrices inside the stack, AdamW at the same rate for all other parameters."""
+
+    splits_matrices: ClassVar[bool] = True
+
+    lr: Positive = 5e-3
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
+    momentum: Share = 0.95
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    """AdamW's."""
+    eps: Positive = 1e-8
+    fused: bool | None = None
+    """AdamW's step in one kernel; null takes it wherever torch has it."""
+
+    def build(self, groups: list[dict[str, Any]]) -> Optimizer:
+        fused = fusable(groups) if self.fused is None else self.fused
+        options = {"momentum": self.momentum, "betas": self.betas, "eps": self.eps}
+        return Muon(groups, self.lr, fused=fused, **options)
+
+
 @register("optim", "timm", paper="Wightman 2019, github.com/huggingface/pytorch-image-models")
 class Timm(OptimConfig):
     """Any optimizer of timm by its name there (lamb, lion, adopt, muon ...), with its own options."""
@@ -116,7 +141,8 @@ def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, An
     The order follows `named_parameters`, so that an optimizer's state finds its parameters again on resume.
     """
     kept = undecayed_names(model)
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    matrices = hidden_matrices(model) if config.splits_matrices else set()
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     used: set[str] = set()
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -127,10 +153,29 @@ def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, An
         for fragment in scales:
             rate *= config.lr_scale[fragment]
         decay = 0.0 if name in kept else config.weight_decay
-        groups.setdefault((decay, rate), []).append(parameter)
+        groups.setdefault((decay, rate, id(parameter) in matrices), []).append(parameter)
     if unused := sorted(set(config.lr_scale) - used):
         raise ConfigError(f"no parameter's name contains '{unused[0]}'", "optim.lr_scale")
-    return [{"params": found, "weight_decay": decay, "lr": rate} for (decay, rate), found in groups.items()]
+    made: list[dict[str, Any]] = []
+    for (decay, rate, matrix), found in groups.items():
+        made.append({"params": found, "weight_decay": decay, "lr": rate} | ({"muon": True} if matrix else {}))
+    return made
+
+
+def hidden_matrices(model: nn.Module) -> set[int]:
+    """Ids of the weights of linear maps inside the zoo's stacks.
+
+    In a model without a stack: of all linear and recurrent layers but those called a head or classifier.
+    """
+    stacks = [module for module in model.modules() if isinstance(module, Stack)]
+    if stacks:
+        layers = [layer for stack in stacks for layer in stack.modules() if isinstance(layer, nn.Linear)]
+        return {id(layer.weight) for layer in layers}
+    found: set[int] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Linear, nn.RNNBase)) and not any(word in name for word in ("head", "classifier")):
+            found |= {id(weight) for weight in module.parameters(recurse=False) if weight.ndim == 2}
+    return found
 
 
 def undecayed_names(model: nn.Module) -> set[str]:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from zoo import paths
+from zoo.cli.budget import check_budget
 from zoo.cli.errors import explain, refuse
 from zoo.cli.options import Options
 from zoo.cli.settings import PARTS, check, join, plain, read_run, rewrite, settle
@@ -51,6 +52,7 @@ class Composer:
         with self.in_own_words(), hydra.initialize_config_dir(str(paths.config_dir()), "zoo", "1.3"):
             config = hydra.compose(self.config_name, self.words, return_hydra_config=True)
             HydraConfig.instance().set_config(config)  # for ${hydra:...} in configs
+            check_budget(config.hydra.runtime.choices)
             try:
                 composed: Any = OmegaConf.to_container(config, resolve=False)
                 del composed["hydra"]

@@ -16,7 +16,7 @@ List the parts that can be named, with one line and the paper of each.
   python -m zoo list             everything
   python -m zoo list mixer       one kind
 """
-CONFIGS = ("recipe", "data", "optim", "trainer", "logger")
+CONFIGS = ("recipe", "data", "budget", "optim", "trainer", "logger")
 Row = tuple[str, str, str]
 
 

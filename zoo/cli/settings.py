@@ -57,16 +57,16 @@ def rewrite(argument: str, *, sweep: bool = False, groups: Iterable[str] = ()) -
         raise refuse("needs a folder", key)
     if key in PATHS and not sweep:
         value = _quoted(value)
-    if head not in (*KEYS, *PARTS, "recipe", *groups) and not sign:
-        choices = ("recipe", *KEYS, *PARTS)
+    if head not in (*KEYS, *PARTS, "recipe", "budget", *groups) and not sign:
+        choices = ("recipe", "budget", *KEYS, *PARTS)
         raise refuse(f"unknown key{_nearest(head, choices)}; choices: {', '.join(choices)}", key)
-    if key in ("recipe", "model", *PARTS, *GROUPS) and not value.strip():
+    if key in ("recipe", "budget", "model", *PARTS, *GROUPS) and not value.strip():
         raise refuse("needs a name", key)
     if key in GROUPS and value.strip() == "null" and not sign:
         raise refuse(f"needs a name, got null; choices: {', '.join(catalogue(key))}", key)
     if head in KEYS and head not in FREE and key != head:
         raise refuse(f"'{head}' is a single value with nothing below it; write {head}=...", key)
-    if key in ("recipe", *GROUPS) and not sweep and not re.match(r"['\"]?[A-Za-z_]|[{$]", value):
+    if key in ("recipe", "budget", *GROUPS) and not sweep and not re.match(r"['\"]?[A-Za-z_]|[{$]", value):
         raise refuse(f"should be a name, got {value}; choices: {', '.join(catalogue(key))}", key)
     if head not in FREE or (key in GROUPS and "{" not in value):
         return f"{sign}{key}={value}"

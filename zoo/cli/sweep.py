@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import paths
+from zoo.cli.budget import check_budget
 from zoo.cli.compose import Composer, escaped, finish, now
 from zoo.cli.errors import explain, report
 from zoo.cli.start import claimed, start
@@ -55,6 +56,7 @@ def job(config: Any) -> float:
     title = f"run {hydra.job.num} ({' '.join(words).replace('++given.', '')})"
     print(title, flush=True)
     try:
+        check_budget(hydra.runtime.choices)
         composed: Any = OmegaConf.to_container(config, resolve=False)
         settings = finish({**composed, "out": str(out)})
         searched = [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]

@@ -106,10 +106,10 @@ class LearnedPositions(nn.Module):
         return torch.cat((self.weight[: self.prefix], rows))
 
     def _refuse(self, needed: int, lowest: int = 0, rows: int | None = None) -> None:
-        rows = int(self.weight.shape[0]) - self.offset if rows is None else rows
-        if needed > rows or lowest < 0:
+        available = self.weight.shape[0] - self.offset if rows is None else rows
+        if needed > available or lowest < 0:
             raise ConfigError(
-                f"position {needed - 1 if needed > rows else lowest} is outside the learned table of {rows} rows; "
+                f"position {needed - 1 if needed > available else lowest} is outside the learned table of {available} rows; "
                 f"build with max_len >= {needed}, or choose sinusoidal, rope, alibi or t5_bias",
                 self.where,
             )
