@@ -17,7 +17,7 @@ LAYERS = {
     "zoo/models": 3,
     "zoo/interop": 4,
     "zoo/inspection": 4,
-    "zoo/generate.py": 4,
+    "zoo/generation": 4,
     "zoo": 5,
     "recipes": 6,
     "benchmarks": 7,

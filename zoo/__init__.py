@@ -14,6 +14,9 @@ __all__ = [
     "Config",
     "ConfigError",
     "Context",
+    "Generated",
+    "GenerationConfig",
+    "PromptCache",
     "Recorder",
     "Slot",
     "__version__",
@@ -21,6 +24,7 @@ __all__ = [
     "create_mixer",
     "create_model",
     "create_norm",
+    "generate",
     "list_ffns",
     "list_mixers",
     "list_models",
@@ -28,13 +32,16 @@ __all__ = [
     "list_positions",
     "list_residuals",
     "load_pretrained",
+    "prefill",
     "register",
     "save_pretrained",
+    "state_bytes",
 ]
 
 _HOMES = {
     "zoo.registry": ("Config", "ConfigError", "register"),
     "zoo.blocks.api": ("Context", "Recorder", "Slot"),
+    "zoo.generation": ("Generated", "GenerationConfig", "PromptCache", "generate", "prefill", "state_bytes"),
     "zoo.library": (
         "create_ffn",
         "create_mixer",
@@ -54,6 +61,7 @@ _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 if TYPE_CHECKING:
     from zoo.blocks.api import Context, Recorder, Slot
+    from zoo.generation import Generated, GenerationConfig, PromptCache, generate, prefill, state_bytes
     from zoo.library import (
         create_ffn,
         create_mixer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zoo.blocks.state import CrossState, KVState, WindowState
+from zoo.blocks.state import CrossState, KVState, StackState, WindowState
 
 
 def tagged(start: int, tokens: int, batch: int = 1) -> torch.Tensor:
@@ -91,3 +91,97 @@ def test_a_clone_is_independent_and_reorder_moves_rows(make) -> None:
     assert state.keys[:, 0, :3, 0].tolist() == [[1, 1, 1], [1, 1, 1]]
     state.reorder(torch.tensor([0]))
     assert state.length.tolist() == [3]
+
+
+STATES = [
+    lambda b: KVState(b, 1, 4, 1, 1, dtype=torch.float64),
+    lambda b: WindowState(b, 1, 6, 1, 1, dtype=torch.float64),
+]
+
+
+@pytest.mark.parametrize("make", STATES)
+def test_a_masked_step_leaves_its_row_as_it_is(make) -> None:
+    """One new token for row 0 only, again and again: row 1 keeps what it held, and goes on as if alone."""
+    state, alone = make(2), make(1)
+    state.update(tagged(0, 6, 2), tagged(0, 6, 2))
+    alone.update(tagged(0, 6), tagged(0, 6))
+    for step in range(6, 9):
+        state.update(tagged(step, 1, 2), tagged(step, 1, 2), torch.tensor([[True], [False]]))
+    held, single = state.update(tagged(50, 1, 2), tagged(50, 1, 2)), alone.update(tagged(50, 1), tagged(50, 1))
+    assert state.length.tolist() == [10, 7]
+    assert held.mask is not None and held.past and single.everything
+    ours = held.keys[1, 0, :, 0][held.mask[1]].sort().values
+    assert ours.tolist() == single.keys[0, 0, :, 0].sort().values.tolist()
+
+
+@pytest.mark.parametrize("make", STATES)
+@pytest.mark.parametrize("rows", [[1, 0], [0, 1], [1, 1], [0, 0, 1, 1], [1]])
+@pytest.mark.parametrize("grad", [False, True])
+def test_reordered_rows_hold_what_they_held(make, rows: list[int], grad: bool) -> None:
+    state = make(2)
+    keys = torch.stack([tagged(0, 3)[0], tagged(10, 3)[0]])
+    state.update(keys, keys, documents=torch.tensor([[1, 1, 1], [2, 2, 2]]))
+    with torch.set_grad_enabled(grad):
+        state.reorder(torch.tensor(rows))
+        new = tagged(99, 1, len(rows))
+        held = state.update(new, new, documents=torch.full((len(rows), 1), 7))
+    for i, row in enumerate(rows):
+        assert held.keys[i, 0, :4, 0].tolist() == [*keys[row, 0, :, 0].tolist(), 99]
+        assert held.tags["documents"][i, :4].tolist() == [row + 1] * 3 + [7]
+    assert state.length.tolist() == [4] * len(rows)
+
+
+def test_truncated_states_go_on_from_the_tokens_they_kept() -> None:
+    state = KVState(2, 1, 8, 1, 1, dtype=torch.float64)
+    state.update(tagged(0, 6, 2), tagged(0, 6, 2))
+    state.truncate(2)
+    held = state.update(tagged(40, 1, 2), tagged(40, 1, 2))
+    assert held.keys[0, 0, :, 0].tolist() == [0, 1, 40] and state.length.tolist() == [3, 3]
+    ragged = KVState(2, 1, 8, 1, 1, dtype=torch.float64)
+    mask = torch.tensor([[True, False, False, False], [True, True, True, True]])
+    ragged.update(tagged(0, 4, 2), tagged(0, 4, 2), mask)
+    ragged.truncate(3)
+    assert ragged.length.tolist() == [1, 3]
+    window = WindowState(1, 1, 4, 1, 1, dtype=torch.float64)
+    window.update(tagged(0, 3), tagged(0, 3))
+    assert window.can_truncate(1)
+    window.truncate(1)
+    assert window_content(window) == [0]
+    window.update(tagged(1, 6), tagged(1, 6))
+    assert not window.can_truncate(5) and window.can_truncate(7)
+    stack = StackState([{"mixer": window, "ffn": None}])
+    with pytest.raises(ValueError, match="cannot go back to 5 tokens"):
+        stack.truncate(5)
+
+
+def test_beams_of_one_source_move_no_keys() -> None:
+    state = CrossState(2)
+    state.fill(torch.arange(2.0).view(2, 1, 1, 1), torch.arange(2.0).view(2, 1, 1, 1), None)
+    state.reorder(torch.tensor([0, 0, 1, 1]))
+    held = state.keys
+    state.reorder(torch.tensor([1, 1, 3, 2]))
+    assert state.keys is held
+    state.reorder(torch.tensor([2, 2, 0, 0]))
+    assert state.keys is not None and state.keys.flatten().tolist() == [1, 1, 0, 0]
+
+
+def test_the_first_call_and_single_steps_say_what_they_are() -> None:
+    """Attention may then use the causal flag, or no mask at all."""
+    for state in (KVState(1, 1, 9, 1, 1, dtype=torch.float64), WindowState(1, 1, 4, 1, 1, dtype=torch.float64)):
+        first = state.update(tagged(0, 6), tagged(0, 6))
+        assert first.contiguous and first.keys.flatten().tolist() == list(range(6)) and not first.past
+        step = state.update(tagged(6, 1), tagged(6, 1))
+        assert step.everything and step.past and not step.contiguous
+        assert step.index.tolist() == step.keys.flatten().tolist()  # tags tell which token each slot holds
+        assert not state.update(tagged(7, 2), tagged(7, 2)).contiguous
+
+
+def test_tensors_of_inference_mode_are_copied_before_another_mode_writes_them() -> None:
+    for make in STATES:
+        with torch.inference_mode():
+            state = make(2)
+            state.update(tagged(0, 3, 2), tagged(0, 3, 2), documents=torch.ones(2, 3, dtype=torch.long))
+        with torch.no_grad():
+            state.update(tagged(3, 1, 2), tagged(3, 1, 2), documents=torch.ones(2, 1, dtype=torch.long))
+            state.reorder(torch.tensor([1, 0]))
+        assert state.length.tolist() == [4, 4]

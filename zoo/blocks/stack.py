@@ -126,18 +126,17 @@ class Block(nn.Module):
         return mixer.build(slot)
 
     def forward(self, x: Tensor, context: Context, state: dict[str, Any] | None = None) -> Tensor:
+        parts, residuals = self._modules, self.residuals._modules
         for place, members in self.entries:
 
             def branch(h: Tensor, members: tuple[str, ...] = members) -> Tensor:
-                first, *rest = (
-                    self._modules[name](h, context, state[name] if state is not None else None)  # type: ignore[misc]
-                    for name in members
-                )
-                for other in rest:
-                    first = first + other
-                return first  # (B, T, D)
+                total: Any = None
+                for name in members:
+                    y = parts[name](h, context, state[name] if state is not None else None)  # type: ignore[misc]
+                    total = y if total is None else total + y
+                return total  # (B, T, D)
 
-            x = self.residuals[place](x, branch, context)  # (B, T, D)
+            x = residuals[place](x, branch, context)  # type: ignore[misc]  # (B, T, D)
         return x
 
     def sublayers(self) -> dict[str, Sublayer]:

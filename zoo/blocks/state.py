@@ -384,9 +384,15 @@ class CrossState(_Rows):
                 setattr(self, name, value.index_select(0, rows))
 
     def clone(self) -> CrossState:
-        """An independent copy. Keys and values are never written again, so they are shared."""
+        """An independent copy. Keys and values are never written again, so they are shared.
+
+        Those made in inference mode are copied outside of it: no pass with gradients could use them.
+        """
         other = object.__new__(CrossState)
         other.__dict__.update(self.__dict__)
+        if self.keys is not None and self.values is not None and not torch.is_inference_mode_enabled():
+            other.keys = self.keys.clone() if self.keys.is_inference() else self.keys
+            other.values = self.values.clone() if self.values.is_inference() else self.values
         return other
 
 

@@ -4,7 +4,7 @@ arXiv:2302.13971 (Llama) and what followed: one assembly, many presets (gpt_pres
     ids (B, T) -> embedding (B, T, D) [* sqrt(D)] -> causal stack -> logits (B, T, V), those at t for token t + 1
 
 The head shares the embedding's table, or has one of its own. Any causal mixer serves; a state carries it token by
-token (zoo/generate.py).
+token (zoo/generation/).
 """
 
 from __future__ import annotations

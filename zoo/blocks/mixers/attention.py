@@ -200,17 +200,19 @@ class Attention(Sublayer):
             if context.documents is None and "documents" in state.tags:
                 raise ValueError(f"{self.where}: the state holds packed documents; give context.documents (B, T) again")
             held = state.update(k, v, context.token_mask, **{n: tag.expand(b, -1) for n, tag in tags.items()})
+        if held.everything and context.documents is None:
+            visible = Visibility(query_index=held.query_index, key_index=held.index, everything=True)
+            return q, held, visible, self._bias(positions, held.tags.get("positions"))
         visible = Visibility(
             query_index=held.query_index,
             key_index=held.index,
             key_mask=held.mask,
             query_documents=context.documents,
             key_documents=held.tags.get("documents"),
-            causal=self.causal,
-            window=self.config.window,
+            causal=self.causal and not held.past,
+            window=None if held.past else self.config.window,
             sinks=self.config.sinks,
-            contiguous=state is None and context.token_mask is None,
-            everything=held.everything and context.documents is None,
+            contiguous=(state is None or held.contiguous) and context.token_mask is None,
         )
         return q, held, visible, self._bias(positions, held.tags.get("positions"))
 

@@ -108,8 +108,9 @@ class LearnedPositions(nn.Module):
     def _refuse(self, needed: int, lowest: int = 0, rows: int | None = None) -> None:
         available = self.weight.shape[0] - self.offset if rows is None else rows
         if needed > available or lowest < 0:
+            wrong = needed - 1 if needed > available else lowest
             raise ConfigError(
-                f"position {needed - 1 if needed > available else lowest} is outside the learned table of {available} rows; "
+                f"position {wrong} is outside the learned table of {available} rows; "
                 f"build with max_len >= {needed}, or choose sinusoidal, rope, alibi or t5_bias",
                 self.where,
             )
