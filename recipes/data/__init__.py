@@ -1,8 +1,8 @@
 """Data of the recipes: one file a set, registered under the kind "data", and the loader that feeds them.
 
-A new set is one new file in this folder with a registered config; `load_kinds` finds it. Nothing heavy is imported
-here or at the head of a set's file: scikit-learn, datasets, timm and torchvision load inside the functions that need
-them.
+A new set is one new file in this folder, or in a folder of it, with a registered config; `load_kinds` finds it. Nothing
+heavy is imported here or at the head of a set's file: scikit-learn, datasets, tokenizers, timm and torchvision load
+inside the functions that need them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ __all__ = ["load_kinds"]
 
 
 def load_kinds() -> None:
-    """Import every module of this folder, so that all data sets are registered."""
-    for module in pkgutil.iter_modules(__path__):
-        import_module(f"{__name__}.{module.name}")
+    """Import every module of this folder and its folders, so that all data sets and tokenizers are registered."""
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        import_module(module.name)

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from recipes.data.keys import generator
 from zoo.registry import ConfigError
 
-__all__ = ["CountsTargets", "EpochLoader", "Examples"]
+__all__ = ["CountsTargets", "EpochLoader", "Examples", "OrdersEpochs"]
 
 Batch = dict[str, Tensor]
 
@@ -55,6 +55,26 @@ class CountsTargets(Protocol):
         ...
 
 
+@runtime_checkable
+class OrdersEpochs(Protocol):
+    """Examples that say in which order they want to be taken, such as by length (`recipes.data.text.bucketing`)."""
+
+    @property
+    def order_identity(self) -> int:
+        """A number of the settings that the order depends on; a state under another number is refused."""
+        ...
+
+    def epoch_bounds(self, size: int, ranks: int) -> list[tuple[int, int]] | None:
+        """Where each global batch starts and stops, the same in every epoch, each with at least one example a rank
+        where there are so many; `size` is that of the loader. None: the loader's own."""
+        ...
+
+    def epoch_order(self, key: tuple[int, ...] | None, bounds: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+        """The examples of an epoch, each once, and the order in which the global batches of it come. Depends on
+        nothing but `key` = (seed, epoch) and the bounds; None in evaluation."""
+        ...
+
+
 class EpochLoader:
     """Iterable over the batches of one epoch; each new iteration is the next epoch.
 
@@ -64,6 +84,7 @@ class EpochLoader:
 
     Order. With `shuffle` the order of an epoch is a permutation drawn from (seed, epoch), and batches are augmented
     with the key (seed, epoch). Without, batches come in order and plain, and each iteration starts at the first.
+    Examples that implement OrdersEpochs give these orders themselves, and may give the sizes of batches.
 
     Ranks. Rank r of n takes the r-th of n equal parts of each global batch of n * batch_size examples. The last global
     batch of an epoch may be smaller and its parts may differ by one example; where it has fewer than n examples, they
@@ -111,7 +132,13 @@ class EpochLoader:
         self.drop_last = drop_last
         self.rank = rank
         self.world_size = world_size
-        self.bounds = _global_batches(len(examples), batch_size * world_size, world_size, drop_last)
+        self.ordered = examples if isinstance(examples, OrdersEpochs) else None
+        bounds = self.ordered.epoch_bounds(batch_size * world_size, world_size) if self.ordered else None
+        if bounds is None:
+            bounds = _global_batches(len(examples), batch_size * world_size, world_size, drop_last)
+        elif bounds and bounds[0][1] - bounds[0][0] < world_size:
+            bounds = []  # fewer examples than ranks
+        self.bounds = bounds
         if not self.bounds and (shuffle or len(examples)):
             raise ConfigError(
                 f"{len(examples)} examples are too few for a batch: "
@@ -146,18 +173,19 @@ class EpochLoader:
             self.position = 0
         self._resumed = False
         key = (self.seed, self.epoch) if self.shuffle else None
-        order = self._order()
+        order, bounds = self._plan(key)
         counts = self.examples if isinstance(self.examples, CountsTargets) else None
         window = self.position // self.accumulate * self.accumulate
         # Without a count, targets are known only from built batches: of the whole window, and of every rank.
         first, ranks = (self.position, [self.rank]) if counts else (window, list(range(self.world_size)))
         jobs = [(step, rank) for step in range(first, len(self)) for rank in ranks]
-        built = self._built([self._share(order, step, rank) for step, rank in jobs], key)
+        built = self._built([self._share(order, bounds[step], rank) for step, rank in jobs], key)
         for start in range(window, len(self), self.accumulate):
             stop = min(start + self.accumulate, len(self))
             ours: dict[int, Batch] = {}
             if counts:
-                total = counts.count_targets(order[self.bounds[start][0] : self.bounds[stop - 1][1]], key)
+                rows = [row for first, last in bounds[start:stop] for row in order[first:last]]
+                total = counts.count_targets(rows, key)
             else:
                 total = 0
                 for step in range(start, stop):
@@ -169,7 +197,7 @@ class EpochLoader:
             targets = torch.tensor(float(total), dtype=torch.float64)
             for step in range(max(start, self.position), stop):
                 batch = ours.pop(step) if ours else next(built)
-                batch["index"] = torch.from_numpy(np.array(self._share(order, step, self.rank), dtype=np.int64))
+                batch["index"] = torch.from_numpy(np.array(self._share(order, bounds[step], self.rank), dtype=np.int64))
                 batch["window_targets"] = targets
                 # Before the yield: the caller saves the state while it holds this batch.
                 self.position = step + 1
@@ -184,16 +212,22 @@ class EpochLoader:
             "seed": self.seed,
             "shuffle": int(self.shuffle),
             "drop_last": int(self.drop_last),
+            **({"order": self.ordered.order_identity} if self.ordered else {}),
         }
 
-    def _order(self) -> list[int]:
+    def _plan(self, key: tuple[int, ...] | None) -> tuple[list[int], list[tuple[int, int]]]:
+        """The examples of this epoch in order, and where in that list each global batch starts and stops."""
+        if self.ordered:
+            order, batches = self.ordered.epoch_order(key, self.bounds)
+            return order, [self.bounds[batch] for batch in batches]
         if not self.shuffle:
-            return list(range(len(self.examples)))
-        return torch.randperm(len(self.examples), generator=generator("order", self.seed, self.epoch)).tolist()
+            return list(range(len(self.examples))), self.bounds
+        order = torch.randperm(len(self.examples), generator=generator("order", self.seed, self.epoch)).tolist()
+        return order, self.bounds
 
-    def _share(self, order: list[int], step: int, rank: int) -> list[int]:
-        """The part of global batch `step` that `rank` takes."""
-        start, stop = self.bounds[step]
+    def _share(self, order: list[int], bounds: tuple[int, int], rank: int) -> list[int]:
+        """The part of a global batch that `rank` takes."""
+        start, stop = bounds
         size = stop - start
         return order[start + size * rank // self.world_size : start + size * (rank + 1) // self.world_size]
 

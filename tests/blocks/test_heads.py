@@ -150,3 +150,58 @@ def test_classification_head_exports_and_builds_on_meta() -> None:
     torch.manual_seed(0)
     built.head.reset_parameters()
     assert torch.equal(built(x, mask), want)
+
+
+def _every_head() -> dict[str, LanguageModelHead]:
+    torch.manual_seed(0)
+    heads = {
+        "plain": LanguageModelHead(8, 11),
+        "tied": LanguageModelHead(8, 11, embedding=TokenEmbedding(11, 8, init_std=1.0).double(), scale=0.5),
+        "capped": LanguageModelHead(8, 11, bias=True, soft_cap=2.0, init_std=1.0),
+        "transformed": LanguageModelHead(8, 11, bias=True, transform=HeadTransform(8, nn.LayerNorm(8)), init_std=1.0),
+    }
+    return {name: head.double() for name, head in heads.items()}
+
+
+@pytest.mark.parametrize("name", ["plain", "tied", "capped", "transformed"])
+@pytest.mark.parametrize("ignored", ["none", "some", "all"])
+def test_the_loss_of_a_head_is_that_of_its_logits(name: str, ignored: str) -> None:
+    head = _every_head()[name]
+    x = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, 11, (2, 6))
+    if ignored != "none":
+        targets[0, 2:] = targets[1, :3] = -100
+    if ignored == "all":
+        targets.fill_(-100)
+    logits = head(x).flatten(0, 1)
+    leaves = [x, head.table, *head.parameters()]
+    for smoothing in (0.0, 0.1):
+        want = nn.functional.cross_entropy(logits, targets.flatten(), reduction="sum", label_smoothing=smoothing)
+        got = head.loss(x, targets, label_smoothing=smoothing)
+        assert got.dim() == 0
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
+        mine = torch.autograd.grad(got, leaves, allow_unused=True)
+        for a, b in zip(mine, torch.autograd.grad(want, leaves, retain_graph=True), strict=True):
+            torch.testing.assert_close(torch.zeros_like(b) if a is None else a, b, rtol=0, atol=1e-10)
+    loss, correct = head.score(x, targets)
+    torch.testing.assert_close(loss, head.loss(x, targets).detach())
+    assert correct.item() == (logits.argmax(-1) == targets.flatten()).sum().item()
+
+
+def test_the_loss_reads_only_tokens_that_have_a_target() -> None:
+    head = _every_head()["transformed"]
+    x, targets = torch.randn(2, 6, 8, dtype=torch.float64), torch.randint(0, 11, (2, 6))
+    targets[0, :3] = -100
+    want = head.loss(x, targets)
+    rows: list[int] = []
+    head.transform.register_forward_hook(lambda module, inputs, output: rows.append(inputs[0].shape[0]))
+    noisy = torch.where((targets == -100)[..., None], float("nan"), x)
+    assert torch.equal(head.loss(noisy, targets), want)
+    assert rows == [9]
+
+
+def test_a_loss_with_targets_of_another_shape_is_refused() -> None:
+    head = LanguageModelHead(8, 11)
+    with pytest.raises(ValueError, match="targets should be") as error:
+        head.loss(torch.zeros(2, 6, 8), torch.zeros(2, 5, dtype=torch.long))
+    assert "\n" not in str(error.value)

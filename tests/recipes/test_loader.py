@@ -294,3 +294,52 @@ def test_mean_loss_of_a_window_weighs_targets_not_micro_batches() -> None:
         per_target[len(batch["output"])] * len(batch["output"]) / batch["window_targets"].item() for batch in loader
     )
     assert mean == pytest.approx(1.75)
+
+
+class OrderedRows(CountedRows):
+    """Rows that want to be taken backwards in batches of 3, 1, 3, 1 ..., which come in an order of the epoch's."""
+
+    order_identity = 7
+
+    def epoch_bounds(self, size: int, ranks: int) -> list[tuple[int, int]]:
+        return [(start + low, start + high) for start in range(0, self.size, 4) for low, high in ((0, 3), (3, 4))]
+
+    def epoch_order(self, key: tuple[int, ...] | None, bounds: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+        batches = list(range(len(bounds)))
+        if key is not None:
+            random.Random(str(key)).shuffle(batches)
+        return list(range(self.size))[::-1], batches
+
+
+def test_examples_may_order_the_epochs_themselves() -> None:
+    loader = EpochLoader(OrderedRows(8), 4, shuffle=False, seed=0)
+    assert [batch["index"].tolist() for batch in loader] == [[7, 6, 5], [4], [3, 2, 1], [0]]
+    shuffled = EpochLoader(OrderedRows(40), 4, shuffle=True, seed=0, accumulate=3)
+    assert len(shuffled) == 20
+    first, second = ([plain(batch) for batch in shuffled] for _ in range(2))
+    for epoch, stream in enumerate((first, second)):
+        assert sorted(row for batch in stream for row in batch["index"]) == list(range(40))
+        for batch in stream:
+            assert batch["value"] == [row + 1000 * epoch for row in batch["index"]]
+        for start in range(0, 20, 3):
+            window = stream[start : start + 3]
+            assert {batch["window_targets"] for batch in window} == {sum(map(sum, (b["counts"] for b in window)))}
+    assert [batch["index"] for batch in first] != [batch["index"] for batch in second]
+
+
+def test_an_order_of_their_own_resumes_exactly_and_only_under_itself() -> None:
+    settings: dict = {"batch_size": 4, "shuffle": True, "seed": 2, "accumulate": 2}
+    whole = epochs(EpochLoader(OrderedRows(24), **settings), 3)
+    for stop in (1, 5, 12, 17):
+        loader = EpochLoader(OrderedRows(24), **settings)
+        seen: list[dict] = []
+        while len(seen) < stop:
+            seen += [plain(batch) for batch in islice(loader, min(stop - len(seen), 12))]
+        resumed = EpochLoader(OrderedRows(24), workers=1, **settings)
+        resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        while len(seen) < len(whole):
+            seen += [plain(batch) for batch in resumed]
+        assert seen == whole
+    state = EpochLoader(CountedRows(24), **settings).state_dict()
+    with pytest.raises(ConfigError, match="order was None, now 7"):
+        EpochLoader(OrderedRows(24), **settings).load_state_dict(state)

@@ -81,7 +81,10 @@ def test_a_warmup_longer_than_the_run_is_refused() -> None:
         ({"name": "adamw", "lr": 0.0}, r"optim.lr: should be greater than 0"),
         ({"name": "adamw", "ema": 1.0}, r"optim.ema"),
         ({"name": "adamw", "weigth_decay": 0.1}, r"optim.weigth_decay: unknown key, did you mean 'weight_decay'"),
-        ({"name": "adamww"}, r"optim: unknown optim 'adamww', did you mean 'adamw'\?; choices: adam, adamw, muon, sgd, timm"),
+        (
+            {"name": "adamww"},
+            r"optim: unknown optim 'adamww', did you mean 'adamw'\?; choices: adam, adamw, muon, sgd, timm",
+        ),
         ({"name": "adamw", "schedule": {"name": "cosin"}}, r"optim.schedule: unknown schedule 'cosin'.*'cosine'"),
         ({"name": "adamw", "schedule": {"name": "cosine", "warmup": -1}}, r"optim.schedule.warmup"),
     ],

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from zoo.blocks.api import Context
 from zoo.blocks.embeddings import TokenEmbedding
 from zoo.blocks.init import init_linear
+from zoo.ops.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_score
 from zoo.registry import ConfigError
 
 __all__ = ["ClassificationHead", "HeadTransform", "LanguageModelHead", "Pool", "pool_tokens"]
@@ -160,10 +161,60 @@ class LanguageModelHead(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.transform(x)  # (..., D)
-        x = x if self.scale == 1.0 else x * self.scale
-        logits = F.linear(x, self.table, self.bias)  # (..., vocabulary)
+        logits = F.linear(self._scaled(x), self.table, self.bias)  # (..., vocabulary)
         return logits if self.soft_cap is None else self.soft_cap * torch.tanh(logits / self.soft_cap)
+
+    def loss(self, x: Tensor, targets: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
+        """Sum (0-dim) of the cross-entropies over the real targets; x (..., D), targets (...) int64.
+
+        Transform and vocabulary see only the tokens that have a target, and the logits are never held at once
+        (zoo/ops/linear_cross_entropy.py). No real target gives 0, with zero gradients.
+        """
+        x, targets = self._real(x, targets, ignore_index)  # (N, D), (N,)
+        return linear_cross_entropy(
+            self._scaled(x),
+            self.table,
+            targets,
+            self.bias,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            soft_cap=self.soft_cap,
+        )
+
+    @torch.no_grad()
+    def score(
+        self, x: Tensor, targets: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """(loss as in `loss`, number of real targets with the largest logit), both 0-dim, without gradients."""
+        x, targets = self._real(x, targets, ignore_index)  # (N, D), (N,)
+        return linear_cross_entropy_score(
+            self._scaled(x),
+            self.table,
+            targets,
+            self.bias,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            soft_cap=self.soft_cap,
+        )
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        x = self.transform(x)  # (..., D)
+        return x if self.scale == 1.0 else x * self.scale
+
+    @staticmethod
+    def _real(x: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+        """The tokens (N, D) that have a target (N,). Where all have one nothing is copied."""
+        if targets.shape != x.shape[:-1]:
+            raise ValueError(
+                f"targets should be {tuple(x.shape[:-1])} for x {tuple(x.shape)}, got {tuple(targets.shape)}"
+            )
+        x, targets = x.reshape(-1, x.shape[-1]), targets.reshape(-1)
+        if torch.compiler.is_compiling():  # a count that depends on the data would break the graph
+            return x, targets
+        index = (targets != ignore_index).nonzero()[:, 0]  # (N,); its length is the one thing asked of the device
+        if index.shape[0] == targets.shape[0]:
+            return x, targets
+        return x.index_select(0, index), targets.index_select(0, index)
 
     def extra_repr(self) -> str:
         rows, dim = self.table.shape

@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": torch._C._nn.gelu_,
+    "gelu": torch._C._nn.gelu_,  # pyright: ignore[reportAttributeAccessIssue]
     "relu": F.relu_,
     "silu": lambda x: F.silu(x, inplace=True),
 }
