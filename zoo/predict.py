@@ -1,4 +1,4 @@
-"""Answers of a trained run for the user's own files: `python -m zoo.predict RUN_DIR image.png ...`."""
+"""Answers of a trained run for the user's own images and texts: `python -m zoo.predict RUN_DIR ...`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from zoo.cli.errors import guarded, refuse
 __all__ = ["main"]
 
 USAGE = """\
-Answer for your own files with the model of a finished run.
+Answer for your own images and texts with the model of a finished run.
 
-  python -m zoo.predict RUN_DIR image.png ...     classes with probabilities, a line a file
+  python -m zoo.predict RUN_DIR image.png ...       vit: classes with probabilities, a line a file
+  python -m zoo.predict RUN_DIR --prompt "In the"   gpt: the text goes on;  bert: masked places are filled
+  python -m zoo.predict RUN_DIR --input FILE        t5, transformer: an answer to each line
 
 RUN_DIR is the folder that `python -m zoo.run` wrote. What follows it is what the run's recipe takes.
 """
@@ -30,7 +32,7 @@ def _main(words: Sequence[str]) -> int:
         print(USAGE, end="")
         return 0
     if not words:
-        raise refuse("name a run folder and your files: python -m zoo.predict RUN_DIR image.png ...")
+        raise refuse("name a run folder and what to answer, e.g. python -m zoo.predict RUN_DIR image.png")
     from zoo.cli.settings import read_run
 
     read_run(words[0], "RUN_DIR")

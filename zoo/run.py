@@ -26,6 +26,7 @@ Train, evaluate and report one recipe.
   python -m zoo.run recipe=vit                              train with the recipe's own settings
   python -m zoo.run recipe=vit data=mnist5k seed=1 optim.lr=1e-3 trainer.max_steps=500
   python -m zoo.run recipe=vit mixer=attention mixer.window=8 norm=rmsnorm ffn=swiglu position=rope
+  python -m zoo.run recipe=gpt budget=long                  more steps and a larger model, up to an hour
   python -m zoo.run -m recipe=vit norm=layernorm,rmsnorm seed=0,1     one run for each combination
   python -m zoo.run resume=RUN_DIR                          go on with a stopped run
   python -m zoo.run mode=eval checkpoint=RUN_DIR            evaluate its exported model once more
