@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {
     "zoo/registry.py": 0,
+    "zoo/files.py": 0,
     "zoo/ops": 1,
     "zoo/blocks": 2,
     "zoo/models": 3,

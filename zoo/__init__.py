@@ -24,6 +24,7 @@ __all__ = [
     "create_mixer",
     "create_model",
     "create_norm",
+    "from_hf",
     "generate",
     "list_ffns",
     "list_mixers",
@@ -36,11 +37,13 @@ __all__ = [
     "register",
     "save_pretrained",
     "state_bytes",
+    "to_hf",
 ]
 
 _HOMES = {
     "zoo.registry": ("Config", "ConfigError", "register"),
     "zoo.blocks.api": ("Context", "Recorder", "Slot"),
+    "zoo.interop.hub": ("from_hf", "to_hf"),
     "zoo.generation": ("Generated", "GenerationConfig", "PromptCache", "generate", "prefill", "state_bytes"),
     "zoo.library": (
         "create_ffn",
@@ -62,6 +65,7 @@ _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 if TYPE_CHECKING:
     from zoo.blocks.api import Context, Recorder, Slot
     from zoo.generation import Generated, GenerationConfig, PromptCache, generate, prefill, state_bytes
+    from zoo.interop.hub import from_hf, to_hf
     from zoo.library import (
         create_ffn,
         create_mixer,

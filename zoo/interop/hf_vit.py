@@ -14,15 +14,18 @@ Names are those of transformers 5; those of version 4, which published checkpoin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from zoo.interop.family import Weights, attention_at, mlp, plain_width
+from zoo.interop.fields import Fields, activation_name
 from zoo.interop.names import inverse, rename
-from zoo.models.vit import ViT
+from zoo.models.vit import ViT, ViTConfig
 from zoo.registry import ConfigError
 
-__all__ = ["from_huggingface", "to_huggingface"]
+__all__ = ["from_huggingface", "read_vit", "to_huggingface", "write_vit"]
 
 _BLOCK = {
     "residuals.mixer.norm": "layernorm_before",
@@ -80,6 +83,60 @@ def to_huggingface(model: ViT) -> dict[str, Tensor]:
     for name, tensor in state.items():
         theirs[rename(name, _BLOCK, _OTHER, "stack.blocks", "vit.layers")] = tensor
     return theirs
+
+
+def read_vit(fields: Fields, weights: Weights) -> ViTConfig:
+    """Our config from theirs, with as many classes as the weights say."""
+    labels = len(fields.get("id2label", {0: "", 1: ""}))
+    size, patch = fields.get("image_size", 224), fields.get("patch_size", 16)
+    fields.only("pooler_act", "tanh")
+    return ViTConfig(
+        dim=fields.int("hidden_size", 768),
+        depth=fields.int("num_hidden_layers", 12),
+        heads=fields.int("num_attention_heads", 12),
+        mixer={
+            "name": "attention",
+            "bias": fields.bool("qkv_bias", True),
+            "dropout": fields.float("attention_probs_dropout_prob", 0.0),
+        },  # type: ignore[arg-type]
+        ffn={
+            "name": "mlp",
+            "hidden": fields.int("intermediate_size", 3072),
+            "activation": fields.activation("hidden_act", "gelu"),
+        },  # type: ignore[arg-type]
+        norm={"name": "layernorm", "eps": fields.float("layer_norm_eps", 1e-12)},  # type: ignore[arg-type]
+        image_size=tuple(size) if isinstance(size, list) else size,
+        patch_size=tuple(patch) if isinstance(patch, list) else patch,
+        channels=fields.int("num_channels", 3),
+        num_classes=labels if weights is None else len(weights["classifier.weight"]),
+        dropout=fields.float("hidden_dropout_prob", 0.0),
+        init_std=fields.float("initializer_range", 0.02),
+    )
+
+
+def write_vit(config: ViTConfig) -> dict[str, Any]:
+    """Their config from ours."""
+    mixer = attention_at(config, 0)
+    labels = [f"LABEL_{i}" for i in range(config.num_classes)]
+    size, patch = list(config.image_size), list(config.patch_size)
+    return {
+        "architectures": ["ViTForImageClassification"],
+        "hidden_size": config.dim,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "intermediate_size": plain_width(config),
+        "hidden_act": activation_name(mlp(config).activation),
+        "layer_norm_eps": getattr(config.norm, "eps", 1e-12),
+        "image_size": size[0] if size[0] == size[1] else size,
+        "patch_size": patch[0] if patch[0] == patch[1] else patch,
+        "num_channels": config.channels,
+        "qkv_bias": mixer.bias,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": mixer.dropout,
+        "id2label": {str(i): name for i, name in enumerate(labels)},
+        "label2id": {name: i for i, name in enumerate(labels)},
+        **({} if config.init_std == "fan_in" else {"initializer_range": config.init_std}),
+    }
 
 
 def _version_5(name: str) -> str:

@@ -1,0 +1,243 @@
+"""Small models of transformers with random weights everywhere, and inputs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+from zoo.interop.hub import FAMILIES
+
+VOCAB, LENGTH = 61, 14
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+_GROUPED = {**_SIZES, "num_key_value_heads": 2, "max_position_embeddings": 64}
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "rope_theta": 10000.0}
+_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_SEQ2SEQ: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 40,
+    "max_position_embeddings": 64,
+    "bos_token_id": None,
+    "forced_eos_token_id": None,
+}
+_T5: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "d_kv": 12,
+    "d_ff": 40,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "dropout_rate": 0.0,
+}
+
+
+def _llama(**choices: Any) -> Callable[[], nn.Module]:
+    return lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**{**_GROUPED, **choices}))
+
+
+DECODERS: dict[str, Callable[[], nn.Module]] = {
+    "gpt2": lambda: hf.GPT2LMHeadModel(
+        hf.GPT2Config(vocab_size=VOCAB, n_positions=64, n_embd=32, n_layer=3, n_head=4, n_inner=40)
+    ),
+    "gpt2 relu, scores not scaled": lambda: hf.GPT2LMHeadModel(
+        hf.GPT2Config(
+            vocab_size=VOCAB,
+            n_positions=64,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            activation_function="relu",
+            scale_attn_weights=False,
+            tie_word_embeddings=False,
+        )
+    ),
+    "llama": _llama(),
+    "llama tied, biases, wide heads": _llama(
+        tie_word_embeddings=True, attention_bias=True, mlp_bias=True, head_dim=16, hidden_act="gelu_pytorch_tanh"
+    ),
+    "llama linear": _llama(rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}),
+    "llama yarn": _llama(rope_parameters=_YARN, head_dim=32, max_position_embeddings=4096),
+    "llama yarn mscale": _llama(
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 1.0, "beta_fast": 16.0},
+        head_dim=32,
+        max_position_embeddings=4096,
+    ),
+    "llama llama3": _llama(rope_parameters={**_LLAMA3, "rope_theta": 500.0, "original_max_position_embeddings": 16}),
+    "mistral window 5": lambda: hf.MistralForCausalLM(hf.MistralConfig(**_GROUPED, sliding_window=5)),
+    "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**_GROUPED, head_dim=12, tie_word_embeddings=True)),
+    "qwen3 windows above layer 1": lambda: hf.Qwen3ForCausalLM(
+        hf.Qwen3Config(**_GROUPED, head_dim=12, use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    ),
+    "gemma2 window 5": lambda: hf.Gemma2ForCausalLM(
+        hf.Gemma2Config(
+            **_GROUPED,
+            head_dim=12,
+            sliding_window=5,
+            query_pre_attn_scalar=9,
+            attn_implementation="eager",
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=3.0,
+        )
+    ),
+    "olmo2": lambda: hf.Olmo2ForCausalLM(hf.Olmo2Config(**_GROUPED)),
+}
+
+ENCODERS: dict[str, Callable[[], nn.Module]] = {
+    "bert": lambda: hf.BertForPreTraining(hf.BertConfig(**_SIZES, **_NO_DROPOUT, max_position_embeddings=32)),
+    "bert relu trunk": lambda: hf.BertModel(hf.BertConfig(**_SIZES, **_NO_DROPOUT, hidden_act="relu")),
+    "roberta": lambda: hf.RobertaForMaskedLM(
+        hf.RobertaConfig(**{**_SIZES, "pad_token_id": 1}, **_NO_DROPOUT, max_position_embeddings=32, type_vocab_size=1)
+    ),
+    "distilbert": lambda: hf.DistilBertForMaskedLM(
+        hf.DistilBertConfig(
+            vocab_size=VOCAB,
+            max_position_embeddings=32,
+            n_layers=3,
+            n_heads=4,
+            dim=32,
+            hidden_dim=40,
+            dropout=0.0,
+            attention_dropout=0.0,
+        )
+    ),
+    "electra generator": lambda: hf.ElectraForMaskedLM(
+        hf.ElectraConfig(**_SIZES, **_NO_DROPOUT, max_position_embeddings=32, embedding_size=24)
+    ),
+    "modernbert windows of 3 to each side": lambda: hf.ModernBertForMaskedLM(
+        hf.ModernBertConfig(
+            **{**_SIZES, "num_hidden_layers": 5, "cls_token_id": None, "sep_token_id": None, "local_attention": 6}
+        )
+    ),
+    "modernbert with biases": lambda: hf.ModernBertForMaskedLM(
+        hf.ModernBertConfig(
+            **{**_SIZES, "num_hidden_layers": 4, "cls_token_id": None, "sep_token_id": None, "local_attention": 6},
+            attention_bias=True,
+            mlp_bias=True,
+            norm_bias=True,
+            classifier_bias=True,
+        )
+    ),
+}
+
+
+def _untied(model: nn.Module) -> nn.Module:
+    """T5 1.1: transformers builds it with a tied head, and unties it when a checkpoint holds another one."""
+    head: Any = model.lm_head
+    head.weight = nn.Parameter(0.1 * head.weight.detach())  # theirs starts at 1, which gives logits far above 1
+    return model
+
+
+ENCODER_DECODERS: dict[str, Callable[[], nn.Module]] = {
+    "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(**_T5)),
+    "t5 1.1": lambda: _untied(
+        hf.T5ForConditionalGeneration(hf.T5Config(**_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False))
+    ),
+    "bart": lambda: hf.BartForConditionalGeneration(
+        hf.BartConfig(**_SEQ2SEQ, pad_token_id=1, eos_token_id=2, dropout=0.0)
+    ),
+    "marian": lambda: hf.MarianMTModel(
+        hf.MarianConfig(
+            **_SEQ2SEQ,
+            pad_token_id=VOCAB - 1,
+            decoder_start_token_id=VOCAB - 1,
+            eos_token_id=0,
+            dropout=0.0,
+            activation_function="swish",
+            scale_embedding=True,
+        )
+    ),
+    "marian, two vocabularies": lambda: hf.MarianMTModel(
+        hf.MarianConfig(
+            **{**_SEQ2SEQ, "vocab_size": VOCAB + 9, "decoder_vocab_size": VOCAB, "dropout": 0.0, "eos_token_id": 0},
+            pad_token_id=VOCAB - 1,
+            decoder_start_token_id=VOCAB - 1,
+            share_encoder_decoder_embeddings=False,
+        )
+    ),
+}
+EVERY = {**DECODERS, **ENCODERS, **ENCODER_DECODERS}
+
+
+def build(name: str, seed: int = 0) -> Any:
+    """The model with random weights everywhere, norms, biases and position tables too: nothing hides behind a zero."""
+    torch.manual_seed(seed)
+    model = EVERY[name]()
+    fixed = [p for p in model.parameters() if not p.requires_grad]  # Marian's sines
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not any(parameter is other for other in fixed):
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        for key, buffer in model.named_buffers():
+            if key == "final_logits_bias":
+                buffer.copy_(torch.randn_like(buffer))
+                buffer.requires_grad_()
+    return model.eval()
+
+
+def ours(peer: Any) -> tuple[Any, Any]:
+    """Our model with the peer's weights, and its maps."""
+    family = FAMILIES[peer.config.model_type]
+    state = peer.state_dict()
+    config: Any = family.config_from(peer.config.to_dict(), family.canonical(state))
+    model = config.build().eval()
+    load(model, family.from_huggingface(state, config))
+    return model.to(next(peer.parameters()).dtype), family
+
+
+def load(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """All parameters by their first names, no more and no fewer."""
+    named = dict(model.named_parameters())
+    assert named.keys() == state.keys()
+    with torch.no_grad():
+        for name, tensor in state.items():
+            assert named[name].shape == tensor.shape, name
+            named[name].copy_(tensor)
+
+
+def gradients(peer: nn.Module) -> dict[str, Tensor]:
+    """Gradients of a peer under the names of its weights; zeros for those that took no part."""
+    found = {
+        name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in peer.named_parameters() if p.is_leaf
+    }
+    buffers = {name: b.grad for name, b in peer.named_buffers() if b.grad is not None}
+    return found | buffers
+
+
+def rows(
+    padding: str, *, batch: int = 3, length: int = LENGTH, low: int = 3, high: int = VOCAB - 1
+) -> tuple[Tensor, Tensor]:
+    """Ids (B, T) without special ones, and a mask (B, T): "none", "left" or "right" padding."""
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(low, high, (batch, length), generator=generator)
+    mask = torch.ones(batch, length, dtype=torch.bool)
+    for row, short in enumerate((0, 5, 9)[:batch]):
+        if padding == "left":
+            mask[row, :short] = False
+        if padding == "right":
+            mask[row, length - short :] = False
+    return ids, mask
+
+
+def positions(mask: Tensor) -> Tensor:
+    """Positions (B, T) of the real tokens, as transformers' generate derives them."""
+    return (mask.cumsum(-1) - 1).clamp(min=0)

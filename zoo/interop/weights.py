@@ -1,0 +1,129 @@
+"""Weight maps both ways from one list of rules.
+
+A rule says that some tensors of ours, one below the other, are some tensors of theirs, one below the other: one name
+on both sides is a new name, several are a fused projection on one side and its parts on the other. Read from left to
+right a list of rules writes a checkpoint, from right to left it loads one, so neither direction can go astray alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from zoo.registry import ConfigError
+
+__all__ = ["Rule", "View", "both", "fused", "kinds_of", "linear", "load_weights", "to_ours", "to_theirs"]
+
+View = Literal["same", "transposed", "row"]
+"""How theirs differs from ours: not at all, (inputs, outputs) as GPT-2's Conv1D, or (1, N) for our (N,)."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Ours, one below the other, equal theirs, one below the other."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    ours_rows: tuple[int, ...] = ()
+    """Rows of each, where there are several."""
+    theirs_rows: tuple[int, ...] = ()
+    view: View = "same"
+    aliases: tuple[str, ...] = ()
+    """Further names that the same tensor has in their files, because their modules share it."""
+    kept: bool = True
+    """False for weights of theirs that are read and not written, or that have no place here."""
+
+
+def both(ours: str, theirs: str, *aliases: str, view: View = "same") -> Rule:
+    """One tensor under two names."""
+    return Rule((ours,), (theirs,), view=view, aliases=aliases)
+
+
+def linear(ours: str, theirs: str, kinds: Sequence[str] = ("weight", "bias"), view: View = "same") -> list[Rule]:
+    """Weight and bias of one module; the bias has one axis and the same view everywhere."""
+    return [both(f"{ours}.{k}", f"{theirs}.{k}", view=view if k == "weight" else "same") for k in kinds]
+
+
+def fused(ours: str, theirs: Sequence[str], rows: Sequence[int], kinds: Sequence[str]) -> list[Rule]:
+    """One module of ours that holds several of theirs."""
+    return [Rule((f"{ours}.{k}",), tuple(f"{t}.{k}" for t in theirs), theirs_rows=tuple(rows)) for k in kinds]
+
+
+def kinds_of(bias: bool) -> tuple[str, ...]:
+    return ("weight", "bias") if bias else ("weight",)
+
+
+def to_ours(rules: Iterable[Rule], theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our state dict from theirs. Raises ConfigError for a weight that is missing, or left over without a rule."""
+    ours = dict(load_weights(rules, theirs.keys(), theirs.__getitem__))
+    return ours
+
+
+def load_weights(
+    rules: Iterable[Rule], names: Iterable[str], get: Callable[[str], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """Our names and tensors, rule by rule, so that only one rule's tensors are held twice.
+
+    `names` are all names of theirs, `get` reads one. Raises ConfigError for a weight missing or left over, before it
+    reads any.
+    """
+    rules, left = list(rules), set(names)
+    sources: list[tuple[Rule, list[str]]] = []
+    for rule in rules:
+        found = [name for name in rule.theirs if name in left]
+        if len(found) < len(rule.theirs) and len(rule.theirs) == 1:
+            found = [name for name in rule.aliases if name in left][:1]
+        if len(found) < len(rule.theirs) and rule.kept:
+            absent = next(name for name in rule.theirs if name not in left)
+            raise ConfigError(f"weight '{absent}' is missing; is it a model of the same family and shape?")
+        sources.append((rule, found))
+    known = {name for rule in rules for name in (*rule.theirs, *rule.aliases)}
+    if left - known:
+        name = min(left - known)
+        raise ConfigError(f"weight '{name}' has no counterpart; is it a model of the same family and shape?")
+    for rule, found in sources:
+        if rule.kept:
+            whole = _joined([_seen(get(name), rule.view) for name in found])
+            yield from zip(rule.ours, _parts(whole, rule.ours_rows), strict=True)
+
+
+def to_theirs(rules: Iterable[Rule], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their state dict from ours, each shared tensor under one name. Raises ConfigError for a weight without a rule."""
+    theirs: dict[str, Tensor] = {}
+    used: set[str] = set()
+    for rule in rules:
+        if not rule.kept:
+            continue
+        absent = [name for name in rule.ours if name not in ours]
+        if absent:
+            raise ConfigError(f"weight '{absent[0]}' is missing; is it a model of the same family and shape?")
+        whole = _joined([ours[name] for name in rule.ours])
+        for name, part in zip(rule.theirs, _parts(whole, rule.theirs_rows), strict=True):
+            theirs[name] = (part[None] if rule.view == "row" else _seen(part, rule.view)).contiguous()
+        used.update(rule.ours)
+    left = ours.keys() - used
+    if left:
+        raise ConfigError(f"weight '{min(left)}' has no counterpart; is it a model of the same family and shape?")
+    return theirs
+
+
+def _seen(tensor: Tensor, view: View) -> Tensor:
+    if view == "transposed":
+        return tensor.t().contiguous()
+    return tensor.reshape(-1) if view == "row" else tensor
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _parts(whole: Tensor, rows: tuple[int, ...]) -> tuple[Tensor, ...]:
+    if not rows:
+        return (whole,)
+    if sum(rows) != len(whole):
+        raise ConfigError(f"a fused weight has {len(whole)} rows where the config says {' + '.join(map(str, rows))}")
+    return whole.split(rows)
