@@ -44,7 +44,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     ours = ours and x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
     if ours and torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return _RMSNorm.apply(x, weight, eps)  # type: ignore[return-value]
-    return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)
+    weight = weight if weight.dtype == x.dtype else weight.to(x.dtype)  # a step of decoding feels a cast of nothing
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
 def naive_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

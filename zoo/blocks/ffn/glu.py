@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from zoo.blocks.api import Context, FFNConfig, Slot, Sublayer
 from zoo.blocks.ffn.mlp import ActivationName, activate, rounded
 from zoo.blocks.init import init_linear
+from zoo.ops.gated import GATED, gated
 from zoo.registry import register
 
 __all__ = ["GLU", "GEGLUConfig", "GLUConfig", "SwiGLUConfig"]
@@ -75,7 +76,9 @@ class GLU(Sublayer):
         init_linear(self.down, self._out_std)
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
-        h = activate(self.config.activation, self.gate(x)) * self.up(x)  # (B, T, F)
+        name = self.config.activation
+        gate, up = self.gate(x), self.up(x)  # (B, T, F) each
+        h = gated(name, gate, up) if name in GATED else activate(name, gate) * up  # (B, T, F)
         if self.config.dropout:
             h = F.dropout(h, self.config.dropout, self.training)
         return self.down(h)  # (B, T, D)
