@@ -1,0 +1,1 @@
+"""What the recipes from one sequence to another share (recipes/t5.py, recipes/transformer.py)."""
