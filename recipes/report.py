@@ -29,7 +29,7 @@ def table_text(result: Mapping[str, Any], headline: Sequence[str], title: str = 
     for name, found in baselines.items():
         table.add_row(name, *(_figure(found.get(column)) for column in columns), "", "")
     text = StringIO()
-    Console(file=text, force_terminal=colour, width=100 if not colour else None, highlight=False).print(table)
+    Console(file=text, force_terminal=colour, width=160 if not colour else None, highlight=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 

@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import yaml
@@ -239,7 +240,7 @@ def test_rewriting_twice_changes_nothing() -> None:
     ("words", "told"),
     [
         ("", ["recipe", "choices:", "vit"]),
-        ("seed=1", ["recipe=vit"]),
+        ("seed=1", ["recipe=bert", "choices: bert, gpt"]),
         ("recipe=", ["recipe", "name"]),
         ("recipe=null", ["recipe", "choices:", "vit"]),
         ("recipe=vitt", ["recipe", "'vitt'", "did you mean 'vit'", "choices:"]),
@@ -668,3 +669,30 @@ def test_settings_survive_yaml_and_encoding() -> None:
     made = run.compose(["recipe=vit", "optim.lr=1e-5"])
     assert yaml.safe_load(yaml.safe_dump(made)) == made
     assert encode(made) == made
+
+
+def test_an_empty_dict_takes_a_recipes_entries_away() -> None:
+    assert composed("recipe=t5")["optim"]["lr_scale"]
+    assert composed("recipe=t5", "optim.lr_scale={}")["optim"]["lr_scale"] == {}
+
+
+def test_a_larger_budget_lies_over_the_recipe_and_below_the_command_line() -> None:
+    plain, longer = composed("recipe=transformer"), composed("recipe=transformer", "budget=long")
+    assert longer["trainer"]["max_steps"] > plain["trainer"]["max_steps"]
+    assert composed("recipe=transformer", "budget=long", "trainer.max_steps=7")["trainer"]["max_steps"] == 7
+    assert composed("recipe=transformer", "budget=default") == {**plain, "out": ANY}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["budget=lng"], "budget: unknown budget 'lng', did you mean 'long'?; choices: default, long"),
+        (["budget=3"], "budget: should be a name, got 3; choices: default, long"),
+        (["budget="], "budget: needs a name"),
+        (["budget=long"], "budget: recipe=vit data=digits has no budget 'long'; those that have: recipe="),
+    ],
+)
+def test_a_wrong_budget_is_refused_in_one_line(words: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        composed("recipe=vit", *words)
+    assert told in str(refusal.value) and "\n" not in str(refusal.value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,9 @@ def _help(options: Options) -> str:
     recipes = paths.catalogue("recipe", *options.config_dirs)
     width = max((len(name) for name in recipes), default=0)
     lines = [USAGE, "recipes:", *(f"  {name:<{width}}  {text}".rstrip() for name, text in recipes.items()), ""]
-    for group in ("data", "optim", "trainer", "logger"):
-        lines.append(f"{group + '=':<9} {', '.join(paths.catalogue(group, *options.config_dirs))}")
+    for group in ("data", "budget", "optim", "trainer", "logger"):
+        choices = ", ".join(paths.catalogue(group, *options.config_dirs))
+        lines += textwrap.wrap(choices, 110, initial_indent=f"{group + '=':<10}", subsequent_indent=" " * 10)
     return "\n".join([*lines, "", OPTIONS])
 
 

@@ -105,7 +105,8 @@ def join(base: Any, change: Any) -> Any:
             return join({}, change) if change else base if base is not None else {}
         if any(key in base and base[key] != change[key] for key in _names(change, base)):
             return join({}, change)
-        return {**base, **{key: join(base.get(key), value) for key, value in change.items()}}
+        # What is set to {} is emptied: optim.lr_scale={} takes a recipe's factors away.
+        return {**base, **{key: {} if value == {} else join(base.get(key), value) for key, value in change.items()}}
     if isinstance(change, str) and isinstance(base, Mapping) and isinstance(base.get("name"), str):
         return base if base["name"] == change else {"name": change}
     return change
