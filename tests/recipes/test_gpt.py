@@ -168,7 +168,7 @@ def test_the_loss_is_the_sum_of_the_cross_entropies_of_real_labels(text: Path) -
     batch = data.train.batch([0, len(data.train) - 1], None)  # the last row is padded
     logits = model(batch["ids"]).log_softmax(-1)
     wanted = sum(
-        -float(logits[row, place, label])
+        -float(logits[row, place, label].detach())
         for row, labels in enumerate(batch["labels"].tolist())
         for place, label in enumerate(labels)
         if label != -100
