@@ -32,7 +32,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recipes.data.loader import EpochLoader, Examples
 from recipes.data.text.bucketing import Bucketed
 from recipes.data.text.corpora import LabelledText, TextData
 from recipes.data.text.masked import MaskedExamples
@@ -88,6 +87,7 @@ class Bert(Recipe):
     """Masked language modelling with any encoder of the `bert` or `electra` family, and its use."""
 
     task_type = BertTask
+    loader_type = WindowLoader
     headline = ("test/masked_accuracy", "test/hidden_accuracy", "test/downstream_accuracy", "test/downstream_probe")
     task: BertTask
 
@@ -149,21 +149,6 @@ class Bert(Recipe):
     def _next_sentence(self) -> bool:
         value = self.settings.get("model")
         return bool(isinstance(value, Mapping) and value.get("next_sentence"))
-
-    def train_batches(self, data: MaskedData, accumulate: int, rank: int, ranks: int) -> EpochLoader:
-        return WindowLoader(
-            data.train,
-            self.task.batch_size,
-            shuffle=True,
-            seed=self.settings.get("seed") or 0,
-            workers=self.task.workers,
-            accumulate=accumulate,
-            rank=rank,
-            world_size=ranks,
-        )
-
-    def eval_batches(self, examples: Examples) -> EpochLoader:
-        return WindowLoader(examples, self.task.eval_batch_size, shuffle=False, seed=0)
 
     # Model
 

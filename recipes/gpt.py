@@ -74,6 +74,7 @@ class Gpt(Recipe):
     task_type = GptTask
     headline = ("test/bits_per_character", "test/loss")
     task: GptTask
+    _bits: list[float] | None = None
 
     def load(self) -> LanguageData:
         corpus = self.data_config.load(self.settings.get("seed") or 0)
@@ -148,23 +149,27 @@ class Gpt(Recipe):
 
     def baselines(self, data: LanguageData) -> dict[str, Metrics]:
         from recipes.language.compressors import compressor_bits
+
+        named = {f"{order}-gram of characters": bits for order, bits in enumerate(self._ngrams(data), 1)}
+        named |= compressor_bits(data.corpus.train, data.corpus.test)
+        return {name: {"test/bits_per_character": value} for name, value in named.items()}
+
+    def _ngrams(self, data: LanguageData) -> list[float]:
+        """Bits per character of the orders 1, 2 ...; counted once for table and picture."""
         from recipes.language.ngrams import ngram_bits
 
-        corpus = data.corpus
-        bits = dict(enumerate(ngram_bits(corpus.train, corpus.test, self.task.ngrams), 1)) if self.task.ngrams else {}
-        named = {f"{order}-gram of characters": value for order, value in bits.items()}
-        named |= compressor_bits(corpus.train, corpus.test)
-        return {name: {"test/bits_per_character": value} for name, value in named.items()}
+        if self._bits is None:
+            corpus, orders = data.corpus, self.task.ngrams
+            self._bits = ngram_bits(corpus.train, corpus.test, orders) if orders else []
+        return self._bits
 
     def figures(self, model: nn.Module, data: LanguageData, folder: Path) -> list[Path]:
         from recipes.figures import learning_curves
         from recipes.language.figures import loss_by_place
-        from recipes.language.ngrams import ngram_bits
         from recipes.language.scoring import score
 
-        bits = ngram_bits(data.corpus.train, data.corpus.test, self.task.ngrams) if self.task.ngrams else []
         side_by_side = score(model, self.eval_batches(data.places["test"]), data.characters)
-        named = {f"{order}-gram": value for order, value in enumerate(bits, 1) if order > 2}
+        named = {f"{order}-gram": value for order, value in enumerate(self._ngrams(data), 1) if order > 2}
         drawn = [
             learning_curves(folder.parent / "metrics.csv", folder / "learning_curves.png"),
             loss_by_place(side_by_side, named, folder / "loss_by_place.png"),

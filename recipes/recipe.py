@@ -44,6 +44,7 @@ class Recipe(ABC):
     task_type: ClassVar[type[TaskConfig]] = TaskConfig
     headline: ClassVar[tuple[str, ...]] = ()
     """Metrics of the result table, the main one first."""
+    loader_type: ClassVar[type[EpochLoader]] = EpochLoader
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = dict(settings)
@@ -84,7 +85,7 @@ class Recipe(ABC):
 
     def train_batches(self, data: Any, accumulate: int, rank: int, ranks: int) -> Any:
         """The batches of training, in the order of the run's seed, from where a checkpoint left off."""
-        return EpochLoader(
+        return self.loader_type(
             data.train,
             self.task.batch_size,
             shuffle=True,
@@ -97,7 +98,7 @@ class Recipe(ABC):
 
     def eval_batches(self, examples: Examples) -> EpochLoader:
         """All examples of a split, in order and not augmented."""
-        return EpochLoader(examples, self.task.eval_batch_size, shuffle=False, seed=0)
+        return self.loader_type(examples, self.task.eval_batch_size, shuffle=False, seed=0)
 
     def prepare(self, model: nn.Module, data: Any) -> None:  # noqa: B027  (most recipes need none)
         """Called once before training; a place to load a teacher."""

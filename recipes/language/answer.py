@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from recipes.arguments import Parser
 from recipes.data.text.tokenizers import Tokenizer
 from zoo.registry import ConfigError
 
@@ -94,13 +95,8 @@ def _start(tokenizer: Tokenizer, prompt: str) -> torch.Tensor:
     return torch.tensor(before + tokenizer.encode(prompt), dtype=torch.long)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:  # argparse would print its usage and exit
-        raise ConfigError(f"{message}; {USAGE}", "predict")
-
-
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser(USAGE)
     parser.add_argument("--prompt", action="append", default=[])
     parser.add_argument("--input")
     parser.add_argument("--max-new-tokens", type=int, default=128)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from recipes.arguments import Parser
 from recipes.data.text.tokenizers import Tokenizer
 from recipes.recipe import wide
 from zoo.blocks.api import Context
@@ -120,13 +121,8 @@ def _print_classes(text: str, found: list[tuple[str, float]], as_json: bool) -> 
         print(f"{text}: " + "  ".join(f"{name} {share:.3f}" for name, share in found), flush=True)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:  # argparse would print its usage and exit
-        raise ConfigError(f"{message}; {USE}", "predict")
-
-
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser(USE)
     parser.add_argument("--prompt", action="append", default=[])
     parser.add_argument("--input")
     parser.add_argument("--top", type=int, default=5)

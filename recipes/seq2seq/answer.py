@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from recipes.arguments import Parser
 from recipes.seq2seq.generation import answer_texts
 from recipes.seq2seq.vocabulary import PairVocabulary
 from zoo.registry import ConfigError
@@ -52,13 +53,8 @@ def _lines(file: str) -> list[str]:
     return text.splitlines()
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:  # argparse would print its usage and exit
-        raise ConfigError(f"{message}; {USAGE}", "predict")
-
-
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser(USAGE)
     parser.add_argument("texts", nargs="*", metavar="TEXT")
     parser.add_argument("--input")
     parser.add_argument("--beams", type=int, default=1)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from recipes.arguments import Parser
 from recipes.data.preprocess import Preprocess
 from recipes.recipe import fed
 from zoo.registry import ConfigError
@@ -73,13 +74,8 @@ def _tell(file: str, found: list[tuple[str, float]] | None, problem: str | None,
         print(f"{file}: " + "  ".join(f"{name} {share:.3f}" for name, share in found), flush=True)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:  # argparse would print its usage and exit
-        raise ConfigError(f"{message}; use RUN_DIR image.png ... [--top K] [--json]", "predict")
-
-
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("use RUN_DIR image.png ... [--top K] [--json]")
     parser.add_argument("files", nargs="+", metavar="image.png")
     parser.add_argument("--top", type=int, default=3)
     parser.add_argument("--json", action="store_true")
