@@ -33,6 +33,7 @@ __all__ = [
     "nearest",
     "part",
     "register",
+    "register_preset",
 ]
 
 
@@ -118,6 +119,18 @@ def register(kind: str, name: str, *, paper: str = "") -> Callable[[Any], Any]:
         return made
 
     return add
+
+
+def register_preset(
+    config: Callable[..., Config], name: str, summary: str, paper: str, choices: dict[str, Any]
+) -> None:
+    """File a model preset: `config` with these choices, made anew at each call."""
+
+    def preset() -> Config:
+        return config(**choices)
+
+    preset.__doc__, preset.__qualname__ = summary, name
+    register("model", name, paper=paper)(preset)
 
 
 def kinds() -> list[str]:

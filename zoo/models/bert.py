@@ -24,7 +24,7 @@ from zoo.blocks.norms import LayerNormConfig
 from zoo.blocks.positions import LearnedPositionConfig
 from zoo.blocks.residual import PostConfig
 from zoo.blocks.stack import Stack, TransformerConfig
-from zoo.registry import ConfigError, part, register
+from zoo.registry import ConfigError, part, register, register_preset
 
 __all__ = ["BERT", "BERTConfig"]
 
@@ -146,11 +146,7 @@ class BERT(nn.Module):
 
 
 def _preset(name: str, summary: str, paper: str, choices: dict[str, Any]) -> None:
-    def preset() -> BERTConfig:
-        return BERTConfig(**choices)
-
-    preset.__doc__, preset.__qualname__ = summary, name
-    register("model", name, paper=paper)(preset)
+    register_preset(BERTConfig, name, summary, paper, choices)
 
 
 _BASE = {"dim": 768, "depth": 12, "heads": 12}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from zoo.blocks.api import Context, Recorder
 from zoo.blocks.init import init_linear
 from zoo.models.bert import BERT, BERTConfig
-from zoo.registry import ConfigError, register
+from zoo.registry import ConfigError, register, register_preset
 
 __all__ = ["ELECTRA", "ELECTRAConfig", "Replaced"]
 
@@ -135,11 +135,7 @@ _PAPER = "Clark et al. 2020, arXiv:2003.10555"
 
 
 def _preset(name: str, summary: str, choices: dict[str, Any]) -> None:
-    def preset() -> ELECTRAConfig:
-        return ELECTRAConfig(**choices)
-
-    preset.__doc__, preset.__qualname__ = summary, name
-    register("model", name, paper=_PAPER)(preset)
+    register_preset(ELECTRAConfig, name, summary, _PAPER, choices)
 
 
 _preset("electra_small", "ELECTRA small with its generator.", {"dim": 256, "heads": 4, "embedding_dim": 128})

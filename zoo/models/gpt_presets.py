@@ -9,17 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from zoo.models.gpt import GPTConfig
-from zoo.registry import register
+from zoo.registry import register_preset
 
 __all__: list[str] = []
 
 
 def _preset(name: str, summary: str, paper: str, choices: dict[str, Any]) -> None:
-    def preset() -> GPTConfig:
-        return GPTConfig(**choices)
-
-    preset.__doc__, preset.__qualname__ = summary, name
-    register("model", name, paper=paper)(preset)
+    register_preset(GPTConfig, name, summary, paper, choices)
 
 
 def _sizes(dim: int, depth: int, heads: int) -> dict[str, Any]:

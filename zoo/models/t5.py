@@ -21,7 +21,7 @@ from zoo.blocks.mixers.attention import AttentionConfig
 from zoo.blocks.norms import RMSNormConfig
 from zoo.blocks.positions import T5BiasConfig
 from zoo.models.encoder_decoder import EncoderDecoderConfig
-from zoo.registry import part, register
+from zoo.registry import part, register, register_preset
 
 __all__ = ["T5Config"]
 
@@ -43,11 +43,7 @@ class T5Config(EncoderDecoderConfig):
 
 
 def _preset(name: str, summary: str, paper: str, choices: dict[str, Any]) -> None:
-    def preset() -> T5Config:
-        return T5Config(**choices)
-
-    preset.__doc__, preset.__qualname__ = summary, name
-    register("model", name, paper=paper)(preset)
+    register_preset(T5Config, name, summary, paper, choices)
 
 
 def _form(dim: int, depth: int, heads: int, hidden: int, head_dim: int, gated: bool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from zoo.blocks.heads import ClassificationHead
 from zoo.blocks.init import init_linear
 from zoo.blocks.positions import LearnedPositionConfig
 from zoo.blocks.stack import Stack, TransformerConfig
-from zoo.registry import part, register
+from zoo.registry import part, register, register_preset
 
 __all__ = ["ViT", "ViTConfig"]
 
@@ -110,11 +110,7 @@ class ViT(nn.Module):
 
 
 def _preset(name: str, summary: str, paper: str, **choices: Any) -> None:
-    def preset() -> ViTConfig:
-        return ViTConfig(**choices)
-
-    preset.__doc__, preset.__qualname__ = summary, name
-    register("model", name, paper=paper)(preset)
+    register_preset(ViTConfig, name, summary, paper, choices)
 
 
 _VIT, _DEIT = "Dosovitskiy et al. 2020, arXiv:2010.11929", "Touvron et al. 2020, arXiv:2012.12877"
