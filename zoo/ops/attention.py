@@ -8,7 +8,8 @@ exactly goes through it, also where that takes a rewriting:
     sliding window              blocks of queries, each over its own slice of keys: O(T W) memory
     long masked rows            blocks of queries, each with its own rows of the mask, recomputed in backward
 
-Only a logit soft-cap needs the scores themselves; they are made for a block of queries at a time.
+Only a logit soft-cap needs the scores themselves; they are made for a block of queries at a time. Short rows on a
+CPU in training make them too: up to 32 x 32 that is faster than torch's fused kernel (1.1 to 1.7 times).
 A query that sees no key yields zeros, forward and backward, on every path.
 """
 
@@ -31,6 +32,8 @@ BiasFunction = Callable[[slice, slice], Tensor]
 # A dense mask up to this many entries is cheaper than a loop over blocks of queries.
 DENSE_ENTRIES = 1 << 22
 BLOCK = 256
+# Up to so many scores a head and row, the formula itself is faster on a CPU than the fused kernel in training.
+SHORT_ENTRIES = 32 * 32
 
 
 def attention(
@@ -57,6 +60,8 @@ def attention(
     """
     t, s = q.shape[-2], k.shape[-2]
     scale = _default_scale(q) if scale is None else scale
+    if t * s <= SHORT_ENTRIES and _is_short_training(q, k):
+        return _block(q, k, v, visible, slice(0, t), slice(0, s), scale, bias, softcap, sink_logit, dropout, True)
     if softcap is None and bias is None and visible.plain_causal:
         return _fused(q, k, v, None, scale=scale, sink_logit=sink_logit, dropout=dropout, causal=True)
     if visible.banded and visible.window is not None and t > 2 * max(visible.window, BLOCK):
@@ -67,6 +72,10 @@ def attention(
     if mask_entries > DENSE_ENTRIES and t > BLOCK:
         return _blocks(q, k, v, visible, scale, bias, softcap, sink_logit, dropout)
     return _block(q, k, v, visible, slice(0, t), slice(0, s), scale, bias, softcap, sink_logit, dropout)
+
+
+def _is_short_training(q: Tensor, k: Tensor) -> bool:
+    return q.device.type == "cpu" and (q.requires_grad or k.requires_grad) and not torch.compiler.is_compiling()
 
 
 def _default_scale(q: Tensor) -> float:
@@ -118,10 +127,11 @@ def _block(
     softcap: float | None,
     sink_logit: Tensor | None,
     dropout: float,
+    explicit: bool = False,
 ) -> Tensor:
     mask = visible.mask(rows, columns)  # (B or 1, 1, t or 1, s) bool
     added = bias(rows, columns) if bias is not None else None  # (H, t, s) or (B, H, t, s)
-    if softcap is not None:
+    if softcap is not None or explicit:
         return _explicit(q, k, v, mask, added, scale, softcap, sink_logit, dropout)
     return _fused(q, k, v, mask, bias=added, scale=scale, sink_logit=sink_logit, dropout=dropout)
 
