@@ -29,7 +29,7 @@ from recipes.optim import AdamW, parameter_groups
 from recipes.recipe import wide
 from recipes.schedule import Linear
 from zoo.blocks.api import Context
-from zoo.blocks.heads import pool_tokens
+from zoo.blocks.heads import Pool, pool_tokens
 from zoo.registry import Config
 
 __all__ = [
@@ -46,6 +46,8 @@ __all__ = [
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0.0)]
+POOLS: tuple[Pool, ...] = ("mean", "max", "sum", "cls")
+"""Of the frozen features, side by side."""
 C_GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
 """Inverse penalties of logistic regression; the best on the validation labels is taken."""
 
@@ -63,6 +65,8 @@ class DownstreamTask(Config):
     lr: Positive = 1e-3
     scratch_lr: Positive = 1e-3
     """Rate of the arm that starts from initial weights."""
+    pool: Pool = "mean"
+    """What of the tokens the classifier reads; only the sum can count them."""
     warmup: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
@@ -76,9 +80,9 @@ def encoder_of(model: Any) -> Any:
     return getattr(model, "discriminator", model)
 
 
-def classifier_of(encoder: Any, classes: int, dropout: float = 0.0) -> nn.Module:
-    """A new classifier on the mean of the tokens, with a copy of the encoder's weights and without its other heads."""
-    changes = {"masked_lm": False, "next_sentence": False, "pooler": False, "pool": "mean"}
+def classifier_of(encoder: Any, classes: int, dropout: float = 0.0, pool: Pool = "mean") -> nn.Module:
+    """A new classifier on the pooled tokens, with a copy of the encoder's weights and without its other heads."""
+    changes = {"masked_lm": False, "next_sentence": False, "pooler": False, "pool": pool}
     config = encoder.config.model_copy(update={**changes, "num_classes": classes, "head_dropout": dropout})
     made = config.build()
     theirs, ours = encoder.state_dict(), made.state_dict()
@@ -113,7 +117,7 @@ def fine_tuned(encoder: Any, examples: LabelledExamples, classes: int, task: Dow
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.enable_grad():
         torch.manual_seed(seed_of("fine-tuning"))
-        model = classifier_of(encoder, classes, task.dropout)
+        model = classifier_of(encoder, classes, task.dropout, task.pool)
         if scratch:
             model = model.config.build().to(device, next(encoder.parameters()).dtype)  # type: ignore[union-attr, operator]
         schedule = Linear(warmup=task.warmup)
@@ -151,7 +155,7 @@ def accuracy(model: Any, examples: LabelledExamples, batch_size: int = 256) -> f
 
 @torch.no_grad()
 def pooled_features(encoder: Any, examples: LabelledExamples, batch_size: int = 256) -> NDArray[np.float32]:
-    """(N, 3 D) frozen features in the order of the examples: mean, maximum and first of the tokens."""
+    """(N, 4 D) frozen features in the order of the examples: mean, maximum, sum and first of the tokens."""
     training = encoder.training
     encoder.eval()
     parts: list[Tensor] = []
@@ -160,7 +164,7 @@ def pooled_features(encoder: Any, examples: LabelledExamples, batch_size: int = 
         batch = on_device(encoder, given)
         context = Context(token_mask=batch.get("token_mask"))
         x = wide(encoder.features(batch["ids"], context))  # (B, T, D)
-        parts.append(torch.cat([pool_tokens(x, context, pool) for pool in ("mean", "max", "cls")], dim=1).cpu())
+        parts.append(torch.cat([pool_tokens(x, context, pool) for pool in POOLS], dim=1).cpu())
         index.append(given["index"])
     encoder.train(training)
     return torch.cat(parts)[torch.cat(index).argsort()].float().numpy()

@@ -16,7 +16,7 @@ from zoo.blocks.heads import ClassificationHead, HeadTransform, LanguageModelHea
 from zoo.registry import ConfigError
 
 
-@pytest.mark.parametrize("pool", ["cls", "mean", "max"])
+@pytest.mark.parametrize("pool", ["cls", "mean", "max", "sum"])
 def test_pooling_never_reads_prefix_or_padding(pool: Any) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 8, 4, dtype=torch.float64)
@@ -25,7 +25,7 @@ def test_pooling_never_reads_prefix_or_padding(pool: Any) -> None:
     got = pool_tokens(x, Context(token_mask=mask, prefix=2), pool)
     for b in range(2):
         real = x[b, 2:][mask[b, 2:]]
-        want = {"cls": x[b, 0], "mean": real.mean(0), "max": real.amax(0)}[pool]
+        want = {"cls": x[b, 0], "mean": real.mean(0), "max": real.amax(0), "sum": real.sum(0) / 8}[pool]
         torch.testing.assert_close(got[b], want, rtol=0, atol=1e-12)
     noisy = torch.where(mask[..., None], x, float("nan"))
     assert torch.equal(pool_tokens(noisy, Context(token_mask=mask, prefix=2), pool), got)
@@ -42,7 +42,7 @@ def test_the_class_token_is_found_behind_left_padding() -> None:
     assert torch.equal(got, torch.stack((x[0, 3], x[1, 0])))
 
 
-@pytest.mark.parametrize("pool", ["mean", "max"])
+@pytest.mark.parametrize("pool", ["mean", "max", "sum"])
 def test_a_row_without_real_tokens_gives_zeros(pool: Any) -> None:
     x = torch.randn(2, 5, 4, requires_grad=True)
     mask = torch.tensor([[False] * 5, [True] * 5])

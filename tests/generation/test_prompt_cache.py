@@ -14,9 +14,9 @@ fp64 = {"rtol": 0.0, "atol": 1e-10}
 
 
 def tokens_read(model) -> list[int]:
-    """Lengths of the model's calls from now on."""
+    """Tokens a row of the model's calls from now on."""
     sizes: list[int] = []
-    model.embed.register_forward_hook(lambda module, inputs, output: sizes.append(inputs[0].shape[1]))
+    model.embed.register_forward_hook(lambda module, inputs, output: sizes.append(inputs[0][0].numel()))
     return sizes
 
 

@@ -71,7 +71,7 @@ def test_the_head_is_dense_gelu_norm_and_the_embeddings_own_table() -> None:
     torch.testing.assert_close(head(x), expected)
 
 
-@pytest.mark.parametrize("pool", ["cls", "mean", "max"])
+@pytest.mark.parametrize("pool", ["cls", "mean", "max", "sum"])
 def test_classes_and_next_sentence_read_the_pooled_token_whatever_the_padding(pool: str) -> None:
     model, ids = small(num_classes=3, next_sentence=True, pool=pool), ids_of(1, 5)
     row, mask = torch.cat([ids_of(1, 2), ids], 1), torch.tensor([[False] * 2 + [True] * 5])
@@ -79,7 +79,7 @@ def test_classes_and_next_sentence_read_the_pooled_token_whatever_the_padding(po
     assert model(ids).shape == (1, 3)
     context = Context()
     x = model.features(ids)
-    pooled = {"cls": x[:, 0], "mean": x.mean(1), "max": x.amax(1)}[pool]
+    pooled = {"cls": x[:, 0], "mean": x.mean(1), "max": x.amax(1), "sum": x.sum(1) / 8}[pool]
     pooled = torch.tanh(model.pooler(pooled))
     torch.testing.assert_close(model.class_logits(x, context), model.classifier(pooled))
     torch.testing.assert_close(model.sentence_logits(x, context), model.sentence_head(pooled))

@@ -131,6 +131,8 @@ class Context:
     """(B, S, Dm), the second sequence of a cross mixer."""
     memory_mask: Tensor | None = None
     """(B, S) bool, True = a real token of the memory."""
+    last_only: bool = False
+    """Only the last column is wanted, x (B, 1, D): the last block's feed-forward then sees no other (prefill)."""
     cond: Tensor | None = None
     """(B, C), the condition of adaLN."""
     aux: dict[str, Tensor] = field(default_factory=dict)
@@ -171,10 +173,16 @@ class State(Protocol):
         ...
 
 
+Step = Callable[[Tensor, Context], Tensor]
+"""(N, D) of one new token in each row -> (N, D), without gradients."""
+
+
 class Sublayer(nn.Module):
     """A mixer or a feed-forward: (B, T, D) -> (B, T, D)."""
 
     where: str = ""
+    pointwise: bool = False
+    """Whether a token's output depends on that token alone."""
     undecayed: tuple[str, ...] = ()
     """Names of own parameters that weight decay must not touch, beside norms, biases and positions."""
 
@@ -188,6 +196,11 @@ class Sublayer(nn.Module):
 
         Device and dtype are the weights' own by default; states of recurrences stay fp32 or better.
         """
+        return None
+
+    def step(self, state: Any) -> Step | None:
+        """What `forward` does to one new, unpadded token of every row, in as little Python as possible; it reads and
+        writes `state`. None where there is no such short cut: the whole stack then goes through `forward`."""
         return None
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +17,17 @@ from zoo.registry import ConfigError
 
 __all__ = ["ClassificationHead", "HeadTransform", "LanguageModelHead", "Pool", "pool_tokens"]
 
-Pool = Literal["cls", "mean", "max"]
+Pool = Literal["cls", "mean", "max", "sum"]
+SUM_TOKENS = 8
 
 
 def pool_tokens(x: Tensor, context: Context, pool: Pool) -> Tensor:
     """x (B, T, D) -> (B, D).
 
     "cls":  the first real token of the row (the class token, also behind left padding).
-    "mean", "max": over the real tokens after `context.prefix`; zeros for a row that has none.
+    "mean", "max", "sum": over the real tokens after `context.prefix`; zeros for a row that has none. Only the sum tells
+            how many tokens there are (Xu et al. 2018, arXiv:1810.00826); it comes divided by 8, to start at the size
+            of the others.
     """
     mask = context.token_mask
     if pool == "cls":
@@ -34,10 +37,12 @@ def pool_tokens(x: Tensor, context: Context, pool: Pool) -> Tensor:
         return x.gather(1, first[:, None, None].expand(-1, 1, x.shape[-1])).squeeze(1)
     x = x[:, context.prefix :]
     if mask is None:
-        return x.mean(1) if pool == "mean" else x.amax(1)
+        return x.mean(1) if pool == "mean" else x.amax(1) if pool == "max" else x.sum(1) / SUM_TOKENS
     real = mask[:, context.prefix :, None]  # (B, T', 1)
     if pool == "mean":
         return x.masked_fill(~real, 0).sum(1) / real.sum(1).clamp(min=1)
+    if pool == "sum":
+        return x.masked_fill(~real, 0).sum(1) / SUM_TOKENS
     return x.masked_fill(~real, float("-inf")).amax(1).masked_fill(~real.any(1), 0)
 
 
@@ -60,8 +65,8 @@ class ClassificationHead(nn.Module):
         init_std: float = 0.02,
     ) -> None:
         super().__init__()
-        if pool not in ("cls", "mean", "max"):
-            raise ConfigError(f"pool should be 'cls', 'mean' or 'max', got {pool!r}")
+        if pool not in get_args(Pool):
+            raise ConfigError(f"pool should be 'cls', 'mean', 'max' or 'sum', got {pool!r}")
         self.pool: Pool = pool
         self.norm = norm if norm is not None else nn.Identity()
         self.dropout = nn.Dropout(dropout)

@@ -14,6 +14,7 @@ in the slot.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -31,6 +32,7 @@ from zoo.blocks.api import (
     PositionConfig,
     ResidualConfig,
     Slot,
+    Step,
     Sublayer,
     check,
 )
@@ -115,6 +117,12 @@ class Block(nn.Module):
             around = slot.at(branch_weight=1.0 / float(divisor or 1), first=slot.layer == 0 and not self.entries)
             self.residuals[place] = config.residual.at(slot.layer, slot.depth).build(around, config.norm)
             self.entries.append((place, tuple(members)))
+        together = [n for n, (_, members) in enumerate(self.entries) if not all(map(self._pointwise, members))]
+        self.alone = max(together, default=-1) + 1 if slot.layer == slot.depth - 1 else None
+        """In the last block: the first of the entries at its end that look at each token alone."""
+
+    def _pointwise(self, name: str) -> bool:
+        return self._modules[name].pointwise  # type: ignore[union-attr, return-value]
 
     @staticmethod
     def _sublayer(kind: str, config: TransformerConfig, slot: Slot) -> Sublayer:
@@ -127,7 +135,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, context: Context, state: dict[str, Any] | None = None) -> Tensor:
         parts, residuals = self._modules, self.residuals._modules
-        for place, members in self.entries:
+        for number, (place, members) in enumerate(self.entries):
+            if context.last_only and number == self.alone:
+                x = x[:, -1:]  # what follows looks at each token alone
 
             def branch(h: Tensor, members: tuple[str, ...] = members) -> Tensor:
                 total: Any = None
@@ -138,6 +148,30 @@ class Block(nn.Module):
 
             x = residuals[place](x, branch, context)  # type: ignore[misc]  # (B, T, D)
         return x
+
+    def step(self, state: dict[str, Any]) -> Step | None:
+        """See Sublayer.step."""
+        places: list[tuple[Any, list[Step]]] = []
+        for place, members in self.entries:
+            steps = [self._modules[name].step(state[name]) for name in members]  # type: ignore[union-attr, operator]
+            if any(found is None for found in steps):
+                return None
+            places.append((self.residuals[place].forward, steps))
+
+        def step(x: Tensor, context: Context) -> Tensor:
+            for residual, steps in places:
+                first, *others = steps
+
+                def branch(h: Tensor, first: Step = first, others: list[Step] = others) -> Tensor:
+                    y = first(h, context)
+                    for other in others:
+                        y = y + other(h, context)
+                    return y  # (N, D)
+
+                x = residual(x, branch, context)
+            return x
+
+        return step
 
     def sublayers(self) -> dict[str, Sublayer]:
         """Sublayers by name, in the order they run."""
@@ -214,7 +248,31 @@ class Stack(nn.Module):
                 x = checkpoint(block, x, context, use_reentrant=False)  # type: ignore[assignment]
             else:
                 x = block(x, context, state.layers[layer] if state is not None else None)
-        return x if self.norm is None else self.norm(x)  # (B, T, D)
+        if context.last_only:
+            x = x[:, -1:]
+        return x if self.norm is None else self.norm(x)  # (B, T, D), or (B, 1, D) of the last column
+
+    def step(self, state: StackState) -> Callable[[Tensor], Tensor] | None:
+        """What `forward` does to one new, unpadded token (N, E) of every row, whose rows agree in length, without
+        gradients: -> (N, D). None where a sublayer has no such short cut, or the stack is being trained."""
+        steps = [block.step(held) for block, held in zip(self.blocks, state.layers, strict=True)]  # type: ignore[operator]
+        if self.training or any(found is None for found in steps):
+            return None
+
+        def step(x: Tensor) -> Tensor:
+            context = Context()
+            context.positions = token_positions(1, context, offset=state.seen, device=x.device)  # (1,)
+            if self.position is not None:
+                x = self.position(x[:, None], context)[:, 0]
+            if self.input_norm is not None:
+                x = self.input_norm(x)
+            if self.project is not None:
+                x = self.project(x)
+            for layer in steps:
+                x = layer(x, context)  # (N, D)
+            return x if self.norm is None else self.norm(x)
+
+        return step
 
     def init_state(
         self, batch: int, max_len: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None

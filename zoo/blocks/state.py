@@ -240,6 +240,15 @@ class KVState(_Store):
             past=tokens == 1,
         )
 
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """`update` for one token k (B, G, 1, K), v (B, G, 1, V) in rows that all agree: all keys and values."""
+        assert self.uniform is not None
+        self._grow(self.bound + 1)
+        self._write_slice(self.uniform, k, v, {})
+        self.bound += 1
+        self.uniform += 1
+        return self.keys.narrow(2, 0, self.bound), self.values.narrow(2, 0, self.bound)
+
     def _grow(self, needed: int) -> None:
         if needed <= self.capacity:
             return
@@ -292,6 +301,16 @@ class WindowState(_Store):
         self.bound += tokens
         self._advance(tokens, token_mask)
         return seen
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """`update` for one token k (B, G, 1, K), v (B, G, 1, V) in rows that all agree: all that is left in view."""
+        assert self.uniform is not None
+        n = self.uniform
+        self._write_slice(n if n < self.sinks else self.sinks + (n - self.sinks) % self.window, k, v, {})
+        self.bound += 1
+        self.uniform += 1
+        filled = min(n + 1, self.capacity)
+        return self.keys.narrow(2, 0, filled), self.values.narrow(2, 0, filled)
 
     def _step(self, k: Tensor, v: Tensor, token_mask: Tensor | None, tags: dict[str, Tensor]) -> Keys:
         """One new token a row: it takes its slot first, so that the slots are all there is to see."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ class Decoder:
         self.ids: Tensor | None = None  # (B, T) all tokens, without a state
         self.mask: Tensor | None = None
         self.head: nn.Module = model.head
+        self._step: Callable[[Tensor], Tensor] | None = None
+        self._asked = False
 
     def read(self, ids: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
         """Features (B, D) of the last column after the tokens ids (B, T), in calls of at most `chunk` tokens."""
@@ -59,11 +62,24 @@ class Decoder:
         if self.state is None:
             ids, mask = self._joined(ids, mask)
             self.ids, self.mask = ids, mask
-        context = Context(token_mask=mask, memory=self.memory, memory_mask=self.memory_mask)
-        x = self.model.features(ids, context, self.state)  # (B, T, D)
+        if mask is None and ids.shape[1] == 1 and (step := self._short_cut()) is not None:
+            return step(ids[:, 0])[:, None]  # (B, 1, D)
+        context = Context(token_mask=mask, memory=self.memory, memory_mask=self.memory_mask, last_only=True)
+        x = self.model.features(ids, context, self.state)  # (B, 1, D)
         if self.state is not None:
             self.memory = self.memory_mask = None
         return x
+
+    def _short_cut(self) -> Callable[[Tensor], Tensor] | None:
+        """The model's own function of one new token in rows of one length, after a first call that filled the state."""
+        if self.state is None or self.memory is not None or torch.is_grad_enabled():
+            return None
+        if not isinstance(getattr(self.state, "seen", None), int):
+            return None
+        if not self._asked:
+            make = getattr(self.model, "step", None)
+            self._step, self._asked = make(self.state) if make is not None else None, True
+        return self._step
 
     def _joined(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """All tokens so far and their mask."""

@@ -10,6 +10,7 @@ vocabulary of its own or the head is untied.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
@@ -98,6 +99,11 @@ class EncoderDecoder(nn.Module):
     def features(self, ids: Tensor, context: Context, state: StackState | None = None) -> Tensor:
         """Target ids (B, T) -> what the head reads (B, T, D), from `context.memory` or what the state keeps of it."""
         return self.decoder(self.embed(ids), context, state)
+
+    def step(self, state: StackState) -> Callable[[Tensor], Tensor] | None:
+        """`features` for one new target token (N,) of every row, see Stack.step: -> (N, D)."""
+        inner = self.decoder.step(state)
+        return None if inner is None else lambda ids: inner(self.embed(ids))
 
     def forward(
         self,

@@ -9,6 +9,7 @@ token (zoo/generation/).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
@@ -74,6 +75,11 @@ class GPT(nn.Module):
     def features(self, ids: Tensor, context: Context | None = None, state: StackState | None = None) -> Tensor:
         """What the head reads, after the final norm: (B, T, D)."""
         return self.stack(self.embed(ids), context if context is not None else Context(), state)
+
+    def step(self, state: StackState) -> Callable[[Tensor], Tensor] | None:
+        """`features` for one new token (N,) of every row, see Stack.step: -> (N, D)."""
+        inner = self.stack.step(state)
+        return None if inner is None else lambda ids: inner(self.embed(ids))
 
     def forward(
         self,

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.ops.visibility import Visibility
 
-__all__ = ["attention", "attention_maps", "naive_attention"]
+__all__ = ["attention", "attention_maps", "naive_attention", "one_query_attention"]
 
 BiasFunction = Callable[[slice, slice], Tensor]
 
@@ -167,16 +167,35 @@ def _fused(
     elif width > k.shape[-1]:
         q, k = F.pad(q, (0, width - q.shape[-1])), F.pad(k, (0, width - k.shape[-1]))
     if groups != heads and q.shape[-2] == 1 and (added is None or added.shape[1] == 1):
-        # One new query: the query heads of a group become the rows of one product, keys are read once.
-        folded = q.reshape(q.shape[0], groups, heads // groups, q.shape[-1])
-        out = F.scaled_dot_product_attention(folded, k, v, attn_mask=added, dropout_p=dropout, scale=scale)
-        out = out.reshape(q.shape[0], heads, 1, v.shape[-1])
+        out = _folded(q, k, v, added, scale, dropout)  # (B, H, 1, max(K, V))
     else:
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=added, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=groups != heads
         )  # (B, H, t, max(K, V))
     out = out[..., -t:, :width]
     return out if empty is None else out.masked_fill(empty, 0.0)
+
+
+def _folded(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, dropout: float = 0.0) -> Tensor:
+    """One new query: the query heads of a group become the rows of one product, keys are read once."""
+    b, h, g = q.shape[0], q.shape[1], k.shape[1]
+    folded = q.reshape(b, g, h // g, q.shape[-1])
+    out = F.scaled_dot_product_attention(folded, k, v, attn_mask=added, dropout_p=dropout, scale=scale)
+    return out.reshape(b, h, 1, v.shape[-1])
+
+
+def one_query_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Attention of one query a head, q (B, H, 1, K), that sees all keys (B, G, S, K) -> (B, H, 1, V).
+
+    Without gradients. On a CPU several rows go through plain products: the fused kernel splits its work by queries.
+    """
+    if q.shape[0] > 1 and q.device.type == "cpu":
+        b, h, g = q.shape[0], q.shape[1], k.shape[1]
+        weights = ((q * scale).reshape(b, g, h // g, q.shape[-1]) @ k.transpose(-1, -2)).softmax(-1)  # (B, G, H/G, S)
+        return (weights @ v).view(b, h, 1, v.shape[-1])
+    if v.shape[-1] != k.shape[-1]:
+        return _fused(q, k, v, None, scale=scale)
+    return _folded(q, k, v, None, scale)
 
 
 def _with_sink(

@@ -8,6 +8,8 @@ from torch.nn import functional as F
 
 __all__ = ["naive_rms_norm", "rms_norm"]
 
+FEW = 1 << 13
+
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
@@ -44,6 +46,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     ours = ours and x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
     if ours and torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return _RMSNorm.apply(x, weight, eps)  # type: ignore[return-value]
+    if ours and x.numel() <= FEW:
+        # x sqrt(D) / sqrt(|x|^2 + D eps): a few small calls take half of the time of torch's one.
+        width = x.shape[-1]
+        squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()  # (..., 1)
+        return (x * squares.add_(width * eps).rsqrt_().mul_(width**0.5)).mul_(weight)
     weight = weight if weight.dtype == x.dtype else weight.to(x.dtype)  # a step of decoding feels a cast of nothing
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 

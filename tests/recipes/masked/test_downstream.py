@@ -85,7 +85,7 @@ def test_features_are_in_the_order_of_the_examples_and_do_not_see_padding() -> N
     for row in (0, 5, 11, 23):
         alone = pooled_features(encoder, labelled_examples([ROWS[row]], TOKENIZER, 16))
         np.testing.assert_allclose(together[row], alone[0], atol=1e-5)
-    assert together.shape == (24, 3 * 16)
+    assert together.shape == (24, 4 * 16)
 
 
 def test_draws_differ_hold_so_many_labels_and_are_always_the_same() -> None:

@@ -11,9 +11,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.blocks.api import Context, FFNConfig, Slot, Sublayer
+from zoo.blocks.api import Context, FFNConfig, Slot, Step, Sublayer
 from zoo.blocks.ffn.mlp import ActivationName, activate, rounded
 from zoo.blocks.init import init_linear
+from zoo.ops.few_rows import few_rows
 from zoo.ops.gated import GATED, gated
 from zoo.registry import register
 
@@ -60,6 +61,8 @@ class GEGLUConfig(GLUConfig):
 class GLU(Sublayer):
     """(B, T, D) -> (B, T, D)."""
 
+    pointwise = True
+
     def __init__(self, config: GLUConfig, slot: Slot) -> None:
         super().__init__()
         self.config, self.where = config, slot.where
@@ -74,6 +77,10 @@ class GLU(Sublayer):
         init_linear(self.gate, self._std)
         init_linear(self.up, self._std)
         init_linear(self.down, self._out_std)
+
+    def step(self, state: Any) -> Step:
+        name, gate, up, down = self.config.activation, self.gate, self.up, self.down
+        return lambda x, _: few_rows(down, activate(name, few_rows(gate, x)).mul_(few_rows(up, x)))  # (N, D)
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
         name = self.config.activation

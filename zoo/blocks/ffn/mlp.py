@@ -14,8 +14,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.blocks.api import Context, FFNConfig, Slot, Sublayer
+from zoo.blocks.api import Context, FFNConfig, Slot, Step, Sublayer
 from zoo.blocks.init import init_linear
+from zoo.ops.few_rows import few_rows
 from zoo.registry import register
 
 __all__ = ["ACTIVATIONS", "MLP", "ActivationName", "MLPConfig", "activate", "rounded"]
@@ -72,6 +73,8 @@ class MLPConfig(FFNConfig):
 class MLP(Sublayer):
     """(B, T, D) -> (B, T, D)."""
 
+    pointwise = True
+
     def __init__(self, config: MLPConfig, slot: Slot) -> None:
         super().__init__()
         self.config, self.where = config, slot.where
@@ -84,6 +87,10 @@ class MLP(Sublayer):
     def reset_parameters(self) -> None:
         init_linear(self.up, self._std)
         init_linear(self.down, self._out_std)
+
+    def step(self, state: Any) -> Step:
+        name, up, down = self.config.activation, self.up, self.down
+        return lambda x, _: few_rows(down, activate(name, few_rows(up, x)))  # (N, D)
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
         h = activate(self.config.activation, self.up(x))  # (B, T, F)

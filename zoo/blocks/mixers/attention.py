@@ -15,11 +15,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from zoo.blocks.api import Capability, Context, MixerConfig, NormConfig, PositionConfig, Slot, Sublayer
+from zoo.blocks.api import Capability, Context, MixerConfig, NormConfig, PositionConfig, Slot, Step, Sublayer
 from zoo.blocks.init import init_linear
 from zoo.blocks.positions.indices import token_positions
 from zoo.blocks.state import CrossState, Keys, KVState, WindowState
-from zoo.ops.attention import BiasFunction, attention, attention_maps
+from zoo.ops.attention import BiasFunction, attention, attention_maps, one_query_attention
+from zoo.ops.few_rows import few_rows
 from zoo.ops.visibility import Visibility
 from zoo.registry import ConfigError, part, register
 
@@ -165,6 +166,53 @@ class Attention(Sublayer):
         if self.gate is not None:
             y = y * torch.sigmoid(self.gate(x)).unflatten(-1, (self.heads, -1))  # (B, T, H, V or 1)
         return self.out(y.reshape(b, t, self.heads * self.value_dim))  # (B, T, D)
+
+    def step(self, state: Any) -> Step | None:
+        if self.cross:
+            return self._cross_step(state)
+        wide, biased = self.wide_norm, self.bias is not None
+        if wide or biased or self.gate is not None or self.config.softcap is not None or self.sink_logit is not None:
+            return None
+        if not isinstance(state, KVState | WindowState) or state.tags:
+            return None
+        heads, groups, both = self.heads, self.kv_heads, self.heads + self.kv_heads
+        key_dim, value_dim, turned = self.key_dim, self.value_dim, self.q_width + self.k_width
+        qkv, out, q_norm, k_norm = self.qkv, self.out, self.q_norm, self.k_norm
+        rotary: Any = self.rotary
+
+        def step(x: Tensor, context: Context) -> Tensor:
+            n = x.shape[0]
+            made = few_rows(qkv, x)  # (N, H K + G K + G V)
+            qk = made.narrow(1, 0, turned).view(n, both, 1, key_dim)  # (N, H + G, 1, K)
+            v = made.narrow(1, turned, self.v_width).view(n, groups, 1, value_dim)
+            if q_norm is not None and k_norm is not None:
+                q, k = q_norm(qk.narrow(1, 0, heads)), k_norm(qk.narrow(1, heads, groups))
+                qk = torch.cat((q, k), dim=1) if rotary is not None else None
+            if rotary is not None:
+                assert context.positions is not None
+                qk = rotary.turn(qk, context.positions, context)
+            if qk is not None:
+                q, k = qk.narrow(1, 0, heads), qk.narrow(1, heads, groups)
+            keys, values = state.append(k, v)  # (N, G, S, K), (N, G, S, V)
+            return few_rows(out, one_query_attention(q, keys, values, self.scale).reshape(n, -1))  # (N, D)
+
+        return step
+
+    def _cross_step(self, state: Any) -> Step | None:
+        if state.keys is None or state.mask is not None or self.wide_norm:
+            return None
+        if self.gate is not None or self.config.softcap is not None or self.sink_logit is not None:
+            return None
+
+        def step(x: Tensor, _: Context) -> Tensor:
+            n = x.shape[0]
+            q = few_rows(self.q, x).view(n, self.heads, 1, self.key_dim)  # (N, H, 1, K)
+            q = q if self.q_norm is None else self.q_norm(q)
+            state.advance(1, None)
+            y = one_query_attention(q, state.keys, state.values, self.scale)  # (N, H, 1, V)
+            return few_rows(self.out, y.reshape(n, -1))  # (N, D)
+
+        return step
 
     def _read_self(
         self, x: Tensor, context: Context, state: Any

@@ -90,6 +90,20 @@ class Rope(nn.Module):
         self._key = repr(config)
 
     def forward(self, q: Tensor, k: Tensor, positions: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        cos, sin = self._tables(q, positions, context)
+        return rotate(q, cos, sin, self.config.layout), rotate(k, cos, sin, self.config.layout)
+
+    def turn(self, x: Tensor, positions: Tensor, context: Context) -> Tensor:
+        """x (B, H, T, K) rotated, queries and keys side by side in one call. Only for passes whose positions, dtype and
+        device are one: the tables are found by less."""
+        key = (self._key, x.shape[-1])
+        if key not in context.memo:
+            context.memo[key] = self._tables(x, positions, context)
+        cos, sin = context.memo[key]
+        return rotate(x, cos, sin, self.config.layout)
+
+    def _tables(self, q: Tensor, positions: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """cos and signed sin (T, R) or (B, 1, T, R), made once a pass."""
         width = rotary_width(q.shape[-1], self.config.fraction, where=self.where)
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
 
@@ -100,8 +114,7 @@ class Rope(nn.Module):
 
         # Tensors in the key stand for themselves (hash by identity) and stay alive with it.
         key = ("rope", self._key, width, positions, context.documents, context.token_mask, dtype, str(q.device))
-        cos, sin = context.once(key, make)
-        return rotate(q, cos, sin, self.config.layout), rotate(k, cos, sin, self.config.layout)
+        return context.once(key, make)
 
     def angles(self, positions: Tensor, width: int, dtype: torch.dtype, context: Context) -> Tensor:
         """Angles (T, R/2) or (B, T, R/2) of the pairs at positions (T,) or (B, T)."""

@@ -1,0 +1,21 @@
+"""Root-mean-square norm: every path gives the formula."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from zoo.ops.rms_norm import FEW, naive_rms_norm, rms_norm
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("shape", [(1, 16), (3, 1, 16), (FEW // 16 + 1, 16)], ids=str)
+def test_few_and_many_rows_give_the_formula(shape: tuple[int, ...], grad: bool) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(shape, dtype=torch.float64) * 3, torch.randn(16, dtype=torch.float64)
+    x.requires_grad_(grad)
+    before = x.detach().clone()
+    with torch.set_grad_enabled(grad):
+        got = rms_norm(x, weight, 1e-3)
+    torch.testing.assert_close(got, naive_rms_norm(x, weight, 1e-3), rtol=0, atol=1e-12)
+    assert torch.equal(x.detach(), before)
