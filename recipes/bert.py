@@ -21,8 +21,6 @@ frequent class, and for syllables two hand-made rules. What is tuned in a run is
 
 from __future__ import annotations
 
-import json
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +35,7 @@ from recipes.data.text.corpora import LabelledText, TextData
 from recipes.data.text.masked import MaskedExamples
 from recipes.data.text.tokenizer_kinds import Characters
 from recipes.data.text.tokenizers import Tokenizer, TokenizerConfig
+from recipes.masked.arms import DownstreamArms, classes_of, mean_over_draws
 from recipes.masked.corpus import MaskedData, labelled_splits, rows_of
 from recipes.masked.downstream import DownstreamTask
 from recipes.masked.loader import WindowLoader
@@ -44,7 +43,6 @@ from recipes.masked.losses import electra_loss, masked_lm_loss, on_device
 from recipes.masked.sentence_pairs import SentencePairs
 from recipes.recipe import Batch, Metrics, Recipe, TaskConfig
 from zoo.blocks.api import ModelConfig
-from zoo.files import write_text
 from zoo.registry import ConfigError, decode, describe, part
 
 __all__ = ["BertTask"]
@@ -93,9 +91,7 @@ class Bert(Recipe):
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
-        self._classifiers: list[nn.Module] | None = None
-        self._exported: Path | None = None
-        self._seen: dict[str, Metrics] = {}
+        self.arms = DownstreamArms(self.task.downstream, self.task.length, self.task.eval_batch_size)
         self._kept_baselines: dict[str, Metrics] = {}
 
     @property
@@ -186,7 +182,7 @@ class Bert(Recipe):
         if self.task.pretrained is None:
             return
         theirs = self.load_exported(Path(self.task.pretrained) / "model").state_dict()
-        self._exported = None
+        self.arms.exported = None
         try:
             model.load_state_dict(theirs)
         except RuntimeError as error:
@@ -229,69 +225,8 @@ class Bert(Recipe):
             found |= replaced_accuracy(model, batches)
         if getattr(model, "sentence_head", None) is not None and self._next_sentence():
             found["next_sentence_accuracy"] = next_sentence_accuracy(model, batches)
-        found |= self._downstream(model, data).get(split, {})
+        found |= self.arms.pretrained(model, data).get(split, {})
         return {f"{split}/{name}": value for name, value in found.items()}
-
-    def _downstream(self, model: nn.Module, data: MaskedData) -> dict[str, Metrics]:
-        """Metrics of the fine-tuned model and of the probe by split; {} where there are no labels."""
-        if data.labelled is None:
-            return {}
-        if not self._seen:
-            self._seen = self._arm(model, data, scratch=False)
-        return self._seen
-
-    def _arm(self, model: nn.Module, data: MaskedData, *, scratch: bool) -> dict[str, Metrics]:
-        from recipes.masked.downstream import accuracy, encoder_of, labelled_examples, pooled_features, probe_accuracy
-
-        labelled, task = data.labelled, self.task.downstream
-        assert labelled is not None
-        encoder = encoder_of(model)
-        sets = {
-            split: labelled_examples(getattr(labelled, split), data.tokenizer, self.task.length)
-            for split in ("val", "test")
-        }
-        found: dict[str, dict[str, list[float]]] = {split: {"accuracy": [], "probe": []} for split in sets}
-        if task.steps:
-            for made in self._fine_tuned(model, data, scratch=scratch):
-                for split, examples in sets.items():
-                    found[split]["accuracy"].append(accuracy(made, examples, self.task.eval_batch_size))
-        if task.probe:
-            draws = [labelled_examples(rows, data.tokenizer, self.task.length) for rows in self._draws(data)]
-            held = {split: pooled_features(encoder, examples) for split, examples in sets.items()}
-            truth = {split: examples.labels.numpy() for split, examples in sets.items()}
-            for examples in draws:
-                known = {"train": pooled_features(encoder, examples), **held}
-                for split, value in probe_accuracy(known, {"train": examples.labels.numpy(), **truth}).items():
-                    found[split]["probe"].append(value)
-        return {split: _told(values) for split, values in found.items()}
-
-    def _draws(self, data: MaskedData) -> list[Any]:
-        from recipes.masked.downstream import drawn
-
-        assert data.labelled is not None
-        task = self.task.downstream
-        return [drawn(data.labelled.train, task.labels, draw) for draw in range(task.draws)]
-
-    def _fine_tuned(self, model: nn.Module, data: MaskedData, *, scratch: bool) -> list[nn.Module]:
-        """One classifier a draw; those of an exported run as they were exported."""
-        from recipes.masked.downstream import encoder_of, fine_tuned, labelled_examples
-        from zoo.library import load_pretrained
-
-        assert data.labelled is not None
-        if not scratch and self._classifiers is not None:
-            return self._classifiers
-        classes = data.labelled.classes
-        folders = sorted(self._exported.glob("classifier_*")) if self._exported and not scratch else []
-        if folders and _classes_of(self._exported) == list(classes):
-            device = next(model.parameters()).device
-            made = [load_pretrained(folder).to(device) for folder in folders]
-        else:
-            draws = [labelled_examples(rows, data.tokenizer, self.task.length) for rows in self._draws(data)]
-            options = {"classes": len(classes), "task": self.task.downstream, "scratch": scratch}
-            made = [fine_tuned(encoder_of(model), examples, **options) for examples in draws]
-        if not scratch:
-            self._classifiers = made
-        return made
 
     def baselines(self, data: MaskedData) -> dict[str, Metrics]:
         from recipes.masked.neighbours import hidden_only, neighbour_accuracies
@@ -310,14 +245,14 @@ class Bert(Recipe):
             with torch.random.fork_rng([]):
                 torch.manual_seed(self.settings.get("seed") or 0)
                 fresh = self.model_config(data).build().eval()
-            scratch = self._arm(fresh, data, scratch=True)["test"]
+            scratch = self.arms.from_scratch(fresh, data)["test"]
             found["from scratch"] = {f"test/{name}": value for name, value in scratch.items()}
             letters = tokenizer.model.kind == "characters"
-            draws = self._draws(data)
+            draws = self.arms.draws(data)
             tfidf = [tfidf_accuracy(rows, labelled.val, labelled.test, letters=letters) for rows in draws]
             most = [majority_accuracy(rows, labelled.test) for rows in draws]
             for name, values in (("tf-idf + logistic", tfidf), ("most frequent class", most)):
-                found[name] = {f"test/{key}": value for key, value in _told({"accuracy": values}).items()}
+                found[name] = {f"test/{key}": value for key, value in mean_over_draws({"accuracy": values}).items()}
             if labelled.classes == CLASSES:
                 texts, labels = [text for text, _ in labelled.test], [label for _, label in labelled.test]
                 for name, value in rule_accuracies(texts, labels).items():
@@ -338,7 +273,7 @@ class Bert(Recipe):
             attention(model, data.tokenizer, data.tokenizer.decode(row.tolist()), folder / "attention.png"),
         ]
         name, spread = "test/downstream_accuracy", "test/downstream_accuracy_std"
-        own = {f"test/{key}": value for key, value in self._seen.get("test", {}).items()}
+        own = {f"test/{key}": value for key, value in self.arms.found.get("test", {}).items()}
         arms = {"pre-trained": own, **self._kept_baselines}
         bars = {arm: (found[name], found.get(spread, 0.0)) for arm, found in arms.items() if name in found}
         if bars:
@@ -350,18 +285,12 @@ class Bert(Recipe):
 
         save_pretrained(model, folder)
         data.tokenizer.save(folder)
-        if data.labelled is None or not self.task.downstream.steps:
-            return
-        if torch.cuda.is_available():
-            model.to("cuda")  # where it was trained
-        for number, made in enumerate(self._fine_tuned(model, data, scratch=False)):
-            save_pretrained(made, folder / f"classifier_{number}")
-        write_text(folder / CLASSES_FILE, json.dumps(list(data.labelled.classes), ensure_ascii=False, indent=1) + "\n")
+        self.arms.export(model, data, folder)
 
     def load_exported(self, folder: Path) -> nn.Module:
         from zoo.library import load_pretrained
 
-        self._exported = folder
+        self.arms.exported = folder
         return load_pretrained(folder)
 
     def check_fits(self, model: nn.Module, data: MaskedData) -> None:
@@ -375,30 +304,9 @@ class Bert(Recipe):
         from zoo.library import load_pretrained
 
         folder = run / "model"
-        classes = _classes_of(folder)
+        classes = classes_of(folder)
         classifier = load_pretrained(folder / "classifier_0") if (folder / "classifier_0").is_dir() else None
         return answer(load_pretrained(folder), Tokenizer.load(folder), classifier, classes, argv)
-
-
-CLASSES_FILE = "classes.json"
-
-
-def _classes_of(folder: Path | None) -> list[str]:
-    """Names of the classes that the classifiers of an exported model tell; [] where it has none."""
-    path = folder / CLASSES_FILE if folder is not None else None
-    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else []
-
-
-def _told(values: Mapping[str, list[float]]) -> Metrics:
-    """Means over the draws, and the standard deviation of the fine-tuned accuracy between them."""
-    found: Metrics = {}
-    if accuracies := values.get("accuracy"):
-        found["downstream_accuracy"] = statistics.fmean(accuracies)
-        if len(accuracies) > 1:
-            found["downstream_accuracy_std"] = statistics.stdev(accuracies)
-    if probes := values.get("probe"):
-        found["downstream_probe"] = statistics.fmean(probes)
-    return found
 
 
 RECIPE = Bert
