@@ -22,6 +22,7 @@ from recipes.data.text.corpora import TextData
 from recipes.data.text.packing import PackedExamples, WindowExamples
 from recipes.data.text.tokenizer_kinds import Bpe
 from recipes.data.text.tokenizers import Tokenizer, TokenizerConfig
+from recipes.language.scoring import Score, score
 from recipes.recipe import Batch, Metrics, Recipe, TaskConfig, fed
 from zoo.blocks.api import Context, ModelConfig
 from zoo.files import write_text
@@ -75,6 +76,7 @@ class Gpt(Recipe):
     headline = ("test/bits_per_character", "test/loss")
     task: GptTask
     _bits: list[float] | None = None
+    _scored: tuple[int, Score] | None = None
 
     def load(self) -> LanguageData:
         corpus = self.data_config.load(self.settings.get("seed") or 0)
@@ -138,14 +140,18 @@ class Gpt(Recipe):
         return model.head.loss(x, fed(model, batch["labels"])), {}
 
     def evaluate(self, model: nn.Module, data: LanguageData, split: str) -> Metrics:
-        from recipes.language.scoring import score
-
         found = score(model, self.eval_batches(getattr(data, split)), data.characters)
         metrics = {f"{split}/bits_per_character": found.bits_per_character, f"{split}/loss": found.loss}
         if split == "test":
-            places = score(model, self.eval_batches(data.places[split]), data.characters).by_place()
+            places = self._side_by_side(model, data).by_place()
             metrics |= {f"{split}/bits_per_character@{place}": value for place, value in places.items()}
         return metrics
+
+    def _side_by_side(self, model: nn.Module, data: LanguageData) -> Score:
+        """The test windows side by side, scored once a model for table and picture."""
+        if self._scored is None or self._scored[0] != id(model):
+            self._scored = id(model), score(model, self.eval_batches(data.places["test"]), data.characters)
+        return self._scored[1]
 
     def baselines(self, data: LanguageData) -> dict[str, Metrics]:
         from recipes.language.compressors import compressor_bits
@@ -166,13 +172,11 @@ class Gpt(Recipe):
     def figures(self, model: nn.Module, data: LanguageData, folder: Path) -> list[Path]:
         from recipes.figures import learning_curves
         from recipes.language.figures import loss_by_place
-        from recipes.language.scoring import score
 
-        side_by_side = score(model, self.eval_batches(data.places["test"]), data.characters)
         named = {f"{order}-gram": value for order, value in enumerate(self._ngrams(data), 1) if order > 2}
         drawn = [
             learning_curves(folder.parent / "metrics.csv", folder / "learning_curves.png"),
-            loss_by_place(side_by_side, named, folder / "loss_by_place.png"),
+            loss_by_place(self._side_by_side(model, data), named, folder / "loss_by_place.png"),
             self._samples(model, data, folder / "samples.txt"),
         ]
         return [path for path in drawn if path is not None]
