@@ -25,11 +25,10 @@ class _RMSNorm(torch.autograd.Function):
         x, weight, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is asked for: it must see how x made the inverse
             inverse = _inverse(x, ctx.eps)
-        unit = x * inverse
-        grad_weight = (grad * unit).flatten(0, -2).sum(0)
-        grad = grad * weight
-        along = (grad * unit).mean(dim=-1, keepdim=True)
-        return torch.addcmul(grad, unit, along, value=-1) * inverse, grad_weight, None
+        product = grad * x  # (..., D); both sums over it are matrix products, which read it once
+        grad_weight = inverse.flatten() @ product.flatten(0, -2)  # (D,)
+        along = (product @ weight).unsqueeze(-1) * inverse.pow(3) / x.shape[-1]  # (..., 1)
+        return torch.addcmul(grad * weight * inverse, x, along, value=-1), grad_weight, None
 
 
 def _inverse(x: Tensor, eps: float) -> Tensor:
