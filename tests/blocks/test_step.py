@@ -80,6 +80,13 @@ def test_what_has_no_short_cut_says_so(choices: dict[str, Any]) -> None:
     assert model.step(model.init_state(1, 4)) is None
 
 
+def test_hooks_are_never_passed_by() -> None:
+    for name in ("blocks.1.mixer", "blocks.0.ffn.up", "norm"):
+        model = stack(position="rope")
+        model.get_submodule(name).register_forward_hook(lambda module, given, out: None)
+        assert model.step(model.init_state(1, 4)) is None
+
+
 def test_a_stack_in_training_has_no_short_cut() -> None:
     model = stack(position="rope").train()
     assert model.step(model.init_state(1, 4)) is None

@@ -254,9 +254,12 @@ class Stack(nn.Module):
 
     def step(self, state: StackState) -> Callable[[Tensor], Tensor] | None:
         """What `forward` does to one new, unpadded token (N, E) of every row, whose rows agree in length, without
-        gradients: -> (N, D). None where a sublayer has no such short cut, or the stack is being trained."""
+        gradients: -> (N, D). None where a sublayer has no such short cut, a module has hooks, or the stack is in
+        training mode."""
+        if self.training or any(module._forward_hooks or module._forward_pre_hooks for module in self.modules()):
+            return None
         steps = [block.step(held) for block, held in zip(self.blocks, state.layers, strict=True)]  # type: ignore[operator]
-        if self.training or any(found is None for found in steps):
+        if any(found is None for found in steps):
             return None
 
         def step(x: Tensor) -> Tensor:
