@@ -302,11 +302,11 @@ class WindowState(_Store):
         self._advance(tokens, token_mask)
         return seen
 
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, k: Tensor, v: Tensor, **tags: Tensor) -> tuple[Tensor, Tensor]:
         """`update` for one token k (B, G, 1, K), v (B, G, 1, V) in rows that all agree: all that is left in view."""
         assert self.uniform is not None
         n = self.uniform
-        self._write_slice(n if n < self.sinks else self.sinks + (n - self.sinks) % self.window, k, v, {})
+        self._write_slice(n if n < self.sinks else self.sinks + (n - self.sinks) % self.window, k, v, tags)
         self.bound += 1
         self.uniform += 1
         filled = min(n + 1, self.capacity)
@@ -314,16 +314,15 @@ class WindowState(_Store):
 
     def _step(self, k: Tensor, v: Tensor, token_mask: Tensor | None, tags: dict[str, Tensor]) -> Keys:
         """One new token a row: it takes its slot first, so that the slots are all there is to see."""
-        self.bound += 1
         if self.uniform is not None and token_mask is None:
             n = self.uniform
-            self._write_slice(n if n < self.sinks else self.sinks + (n - self.sinks) % self.window, k, v, tags)
-            self._advance(1, None)
+            self.append(k, v, **tags)
             filled = min(n + 1, self.capacity)
             query, index, mask = self._slots.new_full((1,), n), self._ring_index(n)[:filled], None
         else:
             query = Visibility.row_index(1, token_mask, self.seen, self.device).expand(self.batch, -1)  # (B, 1)
             self._write_one(self._slot(self.counts), k, v, tags, token_mask)
+            self.bound += 1
             self._advance(1, token_mask)
             filled = min(self.bound, self.capacity)
             index = self.slot_index(self.counts)[:, :filled]  # (B, S)

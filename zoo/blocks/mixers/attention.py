@@ -168,11 +168,11 @@ class Attention(Sublayer):
         return self.out(y.reshape(b, t, self.heads * self.value_dim))  # (B, T, D)
 
     def step(self, state: Any) -> Step | None:
+        unusual = (self.gate, self.config.softcap, self.sink_logit, self.bias)
+        if self.wide_norm or any(choice is not None for choice in unusual):
+            return None
         if self.cross:
             return self._cross_step(state)
-        wide, biased = self.wide_norm, self.bias is not None
-        if wide or biased or self.gate is not None or self.config.softcap is not None or self.sink_logit is not None:
-            return None
         if not isinstance(state, KVState | WindowState) or state.tags:
             return None
         heads, groups, both = self.heads, self.kv_heads, self.heads + self.kv_heads
@@ -186,22 +186,18 @@ class Attention(Sublayer):
             qk = made.narrow(1, 0, turned).view(n, both, 1, key_dim)  # (N, H + G, 1, K)
             v = made.narrow(1, turned, self.v_width).view(n, groups, 1, value_dim)
             if q_norm is not None and k_norm is not None:
-                q, k = q_norm(qk.narrow(1, 0, heads)), k_norm(qk.narrow(1, heads, groups))
-                qk = torch.cat((q, k), dim=1) if rotary is not None else None
+                qk = torch.cat((q_norm(qk.narrow(1, 0, heads)), k_norm(qk.narrow(1, heads, groups))), dim=1)
             if rotary is not None:
                 assert context.positions is not None
                 qk = rotary.turn(qk, context.positions, context)
-            if qk is not None:
-                q, k = qk.narrow(1, 0, heads), qk.narrow(1, heads, groups)
+            q, k = qk.narrow(1, 0, heads), qk.narrow(1, heads, groups)  # (N, H, 1, K), (N, G, 1, K)
             keys, values = state.append(k, v)  # (N, G, S, K), (N, G, S, V)
             return few_rows(out, one_query_attention(q, keys, values, self.scale).reshape(n, -1))  # (N, D)
 
         return step
 
     def _cross_step(self, state: Any) -> Step | None:
-        if state.keys is None or state.mask is not None or self.wide_norm:
-            return None
-        if self.gate is not None or self.config.softcap is not None or self.sink_logit is not None:
+        if state.keys is None or state.mask is not None:
             return None
 
         def step(x: Tensor, _: Context) -> Tensor:
