@@ -185,14 +185,7 @@ def _folded(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float,
 
 
 def one_query_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Attention of one query a head, q (B, H, 1, K), that sees all keys (B, G, S, K) -> (B, H, 1, V).
-
-    Without gradients. On a CPU several rows go through plain products: the fused kernel splits its work by queries.
-    """
-    if q.shape[0] > 1 and q.device.type == "cpu":
-        b, h, g = q.shape[0], q.shape[1], k.shape[1]
-        weights = ((q * scale).reshape(b, g, h // g, q.shape[-1]) @ k.transpose(-1, -2)).softmax(-1)  # (B, G, H/G, S)
-        return (weights @ v).view(b, h, 1, v.shape[-1])
+    """Attention of one query a head, q (B, H, 1, K), that sees all keys (B, G, S, K) -> (B, H, 1, V)."""
     if v.shape[-1] != k.shape[-1]:
         return _fused(q, k, v, None, scale=scale)
     return _folded(q, k, v, None, scale)
