@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from zoo.blocks.rows import Rows
 from zoo.ops.visibility import Visibility
 
 __all__ = ["CrossState", "KVState", "Keys", "StackState", "WindowState"]
@@ -45,65 +46,7 @@ class Keys:
     """True where `mask` alone says what may be seen: one new token a row, over nothing but its own past."""
 
 
-class _Rows:
-    """Rows with their own number of real tokens."""
-
-    def __init__(self, batch: int, device: torch.device) -> None:
-        self.batch, self.device = batch, device
-        self.uniform: int | None = 0  # the common count, known without asking the device; None once rows differ
-        self._counts: Tensor | None = None  # (B,), only once rows differ: equal rows cost no tensor operation
-
-    @property
-    def counts(self) -> Tensor:
-        """(B,) real tokens seen, per row."""
-        if self.uniform is None:
-            assert self._counts is not None
-            return self._counts
-        return torch.full((self.batch,), self.uniform, dtype=torch.long, device=self.device)
-
-    @property
-    def length(self) -> Tensor:
-        """(B,) real tokens seen, per row."""
-        return self.counts
-
-    @property
-    def seen(self) -> Tensor | int:
-        """The same as one int while all rows agree, which asks nothing of the device."""
-        return self.counts if self.uniform is None else self.uniform
-
-    def _advance(self, tokens: int, token_mask: Tensor | None) -> None:
-        if token_mask is None and self.uniform is not None:
-            self.uniform += tokens
-        else:
-            self._counts = self.counts + (tokens if token_mask is None else token_mask.sum(-1))
-            self.uniform = None
-
-    def can_truncate(self, tokens: int) -> bool:
-        """Whether `truncate(tokens)` is possible."""
-        return True
-
-    def truncate(self, tokens: int) -> None:
-        """Forget all but the first `tokens` of every row; shorter rows stay as they are."""
-        if self.uniform is not None:
-            self.uniform = min(self.uniform, tokens)
-        else:
-            self._counts = self.counts.clamp(max=tokens)
-
-    def _reorder_counts(self, rows: Tensor) -> None:
-        if self._counts is not None:
-            self._counts = self._counts.index_select(0, rows)
-        self.batch = rows.shape[0]
-
-    def _same_rows(self, rows: Tensor) -> bool:
-        """True where `rows` is known to leave all as it is; a device is not asked."""
-        return (
-            rows.device.type == "cpu"
-            and rows.shape[0] == self.batch
-            and torch.equal(rows, torch.arange(self.batch, dtype=rows.dtype))
-        )
-
-
-class _Store(_Rows):
+class _Store(Rows):
     """Keys, values and tags in slots."""
 
     def __init__(
@@ -139,7 +82,7 @@ class _Store(_Rows):
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was."""
-        if self._same_rows(rows):
+        if self.same_rows(rows):
             return
         self.tags = {name: tag.index_select(0, rows) for name, tag in self.tags.items()}
         if rows.shape[0] == self.batch and not torch.is_grad_enabled():  # beams: move the filled slots only
@@ -149,7 +92,7 @@ class _Store(_Rows):
                 store[:, :, :used] = store[:, :, :used].index_select(0, rows)
         else:
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
-        self._reorder_counts(rows)
+        self.reorder_counts(rows)
 
     def clone(self) -> Self:
         """An independent copy."""
@@ -226,7 +169,7 @@ class KVState(_Store):
                 keep = token_mask if token_mask is not None else torch.ones_like(index, dtype=torch.bool)
                 self._write_slots(index.expand(self.batch, -1), keep, k, v, tags)
         self.bound += tokens
-        self._advance(tokens, token_mask)
+        self.advance_rows(tokens, token_mask)
         slots = self._slots[: self.bound]
         return Keys(
             keys=self.keys[:, :, : self.bound],
@@ -299,7 +242,7 @@ class WindowState(_Store):
         keep = real & ((index < self.sinks) | (index >= last - self.window))
         self._write_slots(self._slot(index), keep, k, v, tags)
         self.bound += tokens
-        self._advance(tokens, token_mask)
+        self.advance_rows(tokens, token_mask)
         return seen
 
     def append(self, k: Tensor, v: Tensor, **tags: Tensor) -> tuple[Tensor, Tensor]:
@@ -323,7 +266,7 @@ class WindowState(_Store):
             query = Visibility.row_index(1, token_mask, self.seen, self.device).expand(self.batch, -1)  # (B, 1)
             self._write_one(self._slot(self.counts), k, v, tags, token_mask)
             self.bound += 1
-            self._advance(1, token_mask)
+            self.advance_rows(1, token_mask)
             filled = min(self.bound, self.capacity)
             index = self.slot_index(self.counts)[:, :filled]  # (B, S)
             mask = index >= 0
@@ -364,7 +307,7 @@ class WindowState(_Store):
         return torch.where(index < self.sinks, index, self.sinks + (index - self.sinks) % self.window)
 
 
-class CrossState(_Rows):
+class CrossState(Rows):
     """Keys and values of a second sequence, projected at the first call and stored once for all later ones."""
 
     def __init__(self, batch: int, device: torch.device | str | None = None) -> None:
@@ -382,7 +325,7 @@ class CrossState(_Rows):
 
     def advance(self, tokens: int, token_mask: Tensor | None) -> None:
         """Count the real tokens of one call."""
-        self._advance(tokens, token_mask)
+        self.advance_rows(tokens, token_mask)
 
     def nbytes(self) -> int:
         """Bytes of keys and values; 0 before the first call."""
@@ -390,7 +333,7 @@ class CrossState(_Rows):
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was. Beams of one source read the same keys, so little is ever moved."""
-        self._reorder_counts(rows)
+        self.reorder_counts(rows)
         if self._origin is None:
             return
         before, self._origin = self._origin, self._origin.index_select(0, rows)

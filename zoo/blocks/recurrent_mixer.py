@@ -1,0 +1,136 @@
+"""What recurrent mixers have in common: their config, and a module that hides padding, documents and counting.
+
+A recurrent mixer is causal by nature. In a slot that is not causal its config builds two of it, one for each direction
+(two_way.py). Its module is given the real tokens first in every row, so that a convolution's neighbours are the real
+ones wherever padding stands, and says only how it mixes them: `mix`, and `empty` for the tensors of its state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from zoo.blocks.api import Capability, Context, MixerConfig, Slot, Sublayer
+from zoo.blocks.fixed_state import FixedState
+
+__all__ = ["RecurrentConfig", "RecurrentMixer", "Tokens"]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a recurrence must know of its tokens. In every row the real ones come first."""
+
+    mask: Tensor | None = None
+    """(B, T) bool, True = a real token; None: all are."""
+    starts: Tensor | None = None
+    """(B, T) bool, True = the first token of a packed document, which sees an empty state; None: none is."""
+    lengths: Tensor | None = None
+    """(B,) int, real tokens of each row; None: all T."""
+    positions: Tensor | None = None
+    """(B, T) or (T,) int, where the caller gave them or the stack counted them."""
+
+
+class RecurrentConfig(MixerConfig):
+    """Base of mixers that are causal by nature."""
+
+    capabilities: ClassVar[Capability] = (
+        Capability.CAUSAL | Capability.BIDIRECTIONAL | Capability.STEP | Capability.PADDING | Capability.DOCUMENTS
+    )
+
+    tied: bool = False
+    """In a two-sided slot: one set of weights for both directions."""
+    scan: Literal["row", "column", "snake"] = "row"
+    """In a two-sided slot with a grid of tokens: the order in which they are read."""
+
+    def build(self, slot: Slot) -> Sublayer:
+        from zoo.blocks.two_way import TwoWay
+
+        return self.build_causal(slot) if slot.causal else TwoWay(self, slot)
+
+    def build_causal(self, slot: Slot) -> RecurrentMixer:
+        """The mixer in one direction."""
+        raise NotImplementedError
+
+
+class RecurrentMixer(Sublayer):
+    """(B, T, D) -> (B, T, D), causal. A mixer defines `mix` and `empty`."""
+
+    def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
+        """x (B, T, D), real tokens first -> (B, T, D). Reads `state` and leaves it after the last real token."""
+        raise NotImplementedError
+
+    def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The state's tensors for `batch` empty rows: tails of convolutions in `dtype`, recurrences in fp32 or better."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, context: Context, state: FixedState | None = None) -> Tensor:
+        tokens, order = context.once(("tokens", context.token_mask, context.documents), lambda: _sorted(context))
+        if tokens.starts is not None or (state is not None and state.document is not None):
+            tokens = _with_document(tokens, context.documents, order, state, self.where)
+        if order is None:
+            y = self.mix(x, tokens, state)  # (B, T, D)
+        else:
+            y = _gather(self.mix(_gather(x, order), tokens, state), order.argsort(1))
+        if state is not None:
+            state.advance_rows(x.shape[1], tokens.mask)
+        return y
+
+    def init_state(
+        self, batch: int, max_len: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> FixedState:
+        weight = next(self.parameters())
+        return FixedState(**self.empty(batch, torch.device(device or weight.device), dtype or weight.dtype))
+
+
+def _sorted(context: Context) -> tuple[Tokens, Tensor | None]:
+    """The tokens of a call, and the order (B, T) that puts the real ones first; None where they are."""
+    mask, documents, positions = context.token_mask, context.documents, context.positions
+    order = None
+    if mask is not None:
+        if mask.shape[1] > 1:
+            order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # (B, T)
+            documents = documents if documents is None else documents.gather(1, order)
+            positions = positions if positions is None else positions.expand_as(mask).gather(1, order)
+        lengths = mask.sum(1)
+        mask = torch.arange(mask.shape[1], device=mask.device) < lengths[:, None]
+    else:
+        lengths = None
+    starts = None
+    if documents is not None:
+        starts = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))  # (B, T)
+        starts = starts if mask is None else starts & mask
+    return Tokens(mask, starts, lengths, positions), order
+
+
+def _with_document(
+    tokens: Tokens, documents: Tensor | None, order: Tensor | None, state: FixedState | None, where: str
+) -> Tokens:
+    """`tokens` with a start at the first one, where the state ends in another document; the state learns its new last."""
+    if state is None:
+        return tokens
+    if documents is None:
+        raise ValueError(f"{where}: the state holds packed documents; give context.documents (B, T) again")
+    assert tokens.starts is not None
+    documents = documents if order is None else documents.gather(1, order)  # (B, T)
+    starts, first, last = tokens.starts, documents[:, 0], documents[:, -1]
+    if tokens.lengths is not None:
+        last = documents.gather(1, (tokens.lengths - 1).clamp(min=0)[:, None])[:, 0]
+        real = tokens.lengths > 0
+    else:
+        real = torch.ones_like(first, dtype=torch.bool)
+    if state.document is not None:
+        begins = (state.counts > 0) & (state.document != first) & real  # (B,)
+        starts = torch.cat([begins[:, None], starts[:, 1:]], dim=1)
+        last = torch.where(real, last, state.document)
+    state.document = last
+    return Tokens(tokens.mask, starts, tokens.lengths, tokens.positions)
+
+
+def _gather(x: Tensor, order: Tensor) -> Tensor:
+    """(B, T, D) with row b in the order order[b]."""
+    return x.gather(1, order[..., None].expand_as(x))

@@ -1,0 +1,82 @@
+"""A mixer that is causal by nature in a two-sided place: one reads forwards, one backwards, and their mean is taken.
+
+Schuster & Paliwal 1997, doi:10.1109/78.650093; for state spaces and images Zhu et al. 2024, arXiv:2401.09417. The
+doubled cost shows in parameters and FLOPs. On a grid the tokens may be read row by row, column by column, or row by row
+in alternating directions (snake), so that neighbours in the scan are neighbours in the image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from zoo.blocks.api import Context, Slot, Sublayer
+from zoo.registry import ConfigError
+
+if TYPE_CHECKING:
+    from zoo.blocks.recurrent_mixer import RecurrentConfig
+
+__all__ = ["TwoWay", "scan_order"]
+
+
+class TwoWay(Sublayer):
+    """(B, T, D) -> (B, T, D): the mean of `forwards` and of `backwards`, which reads every row from its end."""
+
+    def __init__(self, config: RecurrentConfig, slot: Slot) -> None:
+        super().__init__()
+        if config.scan != "row" and (slot.grid is None or len(slot.grid) != 2):
+            raise ConfigError(
+                f"'{config.scan}' needs a grid of tokens, and this family has none; choices: row", f"{slot.where}.scan"
+            )
+        self.scan, self.where = config.scan, slot.where
+        causal = slot.at(causal=True)
+        self.forwards = config.build_causal(causal.at(where=f"{slot.where}.forwards"))
+        self.backwards = None if config.tied else config.build_causal(causal.at(where=f"{slot.where}.backwards"))
+
+    def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
+        backwards = self.forwards if self.backwards is None else self.backwards
+        order, inverse = None, None
+        if self.scan != "row":
+            if context.grid is None or len(context.grid) != 2:
+                raise ValueError(f"{self.where}: scan '{self.scan}' needs context.grid (height, width)")
+            order = scan_order(self.scan, context.grid, context.prefix, x.shape[1], x.device)  # (T,)
+            inverse = order.argsort()
+        x, context = _ordered(x, context, order)
+        last_first = torch.arange(x.shape[1] - 1, -1, -1, device=x.device)  # (T,)
+        back_x, back_context = _ordered(x, context, last_first)
+        y = 0.5 * (self.forwards(x, context) + backwards(back_x, back_context).flip(1))  # (B, T, D)
+        return y if inverse is None else y[:, inverse]
+
+    def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        return 2 * self.forwards.core_flops(batch, length, memory_length)
+
+
+def _ordered(x: Tensor, context: Context, order: Tensor | None) -> tuple[Tensor, Context]:
+    """x and all of the context that belongs to tokens, in another order (T,)."""
+    if order is None:
+        return x, context
+    mask, documents, positions = context.token_mask, context.documents, context.positions
+    if documents is None and positions is None and mask is None:
+        return x[:, order], replace(context, memo={})
+    return x[:, order], replace(
+        context,
+        token_mask=None if mask is None else mask[:, order],
+        documents=None if documents is None else documents[:, order],
+        positions=None if positions is None else positions[..., order],
+        memo={},
+    )
+
+
+def scan_order(scan: str, grid: tuple[int, ...], prefix: int, length: int, device: torch.device) -> Tensor:
+    """(T,) int: which token is read first, second ...; the `prefix` tokens and those after the grid keep their places."""
+    height, width = grid
+    cells = torch.arange(height * width, device=device).view(height, width)
+    if scan == "column":
+        cells = cells.T
+    elif scan == "snake":
+        cells = torch.where(torch.arange(height, device=device)[:, None] % 2 == 1, cells.flip(1), cells)
+    rest = torch.arange(prefix + height * width, length, device=device)
+    return torch.cat([torch.arange(prefix, device=device), cells.flatten() + prefix, rest])
