@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 from zoo.blocks.api import Capability, Context, MixerConfig, Slot, Sublayer
 from zoo.blocks.fixed_state import FixedState
+from zoo.registry import ConfigError
 
-__all__ = ["RecurrentConfig", "RecurrentMixer", "Tokens"]
+__all__ = ["RecurrentConfig", "RecurrentMixer", "Tokens", "heads_of"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,14 @@ class RecurrentMixer(Sublayer):
     ) -> FixedState:
         weight = next(self.parameters())
         return FixedState(**self.empty(batch, torch.device(device or weight.device), dtype or weight.dtype))
+
+
+def heads_of(slot: Slot, heads: int | None, head_dim: int | None) -> tuple[int, int]:
+    """Heads and their width: given, or the family's and D / heads. Raises ConfigError where that is no whole number."""
+    found = heads or slot.heads
+    if head_dim is None and slot.dim % found:
+        raise ConfigError(f"dim {slot.dim} is not a multiple of heads {found}; change one, or set head_dim", slot.where)
+    return found, head_dim or slot.dim // found
 
 
 def _sorted(context: Context) -> tuple[Tokens, Tensor | None]:

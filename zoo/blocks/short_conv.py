@@ -1,0 +1,57 @@
+"""A short causal depthwise convolution as a layer with its own initial values; the operator is zoo/ops/conv.py."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.blocks.fixed_state import FixedState
+from zoo.blocks.recurrent_mixer import Tokens
+from zoo.ops.conv import causal_conv
+
+__all__ = ["ShortConv"]
+
+
+class ShortConv(nn.Module):
+    """(B, T, C) -> (B, T, C), then SiLU unless `activation` is False. Its state is a tail of W - 1 inputs."""
+
+    def __init__(
+        self, channels: int, width: int, *, bias: bool = False, activation: bool = True, dilation: int = 1
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels, width))
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+        self.activation, self.dilation = activation, dilation
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As torch's Conv1d: uniform within 1 / sqrt(W), the number of a channel's inputs."""
+        bound = self.weight.shape[1] ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The tail of `batch` empty rows, (B, (W - 1) dilation, C)."""
+        channels, width = self.weight.shape
+        return torch.zeros(batch, (width - 1) * self.dilation, channels, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor, tokens: Tokens, state: FixedState | None, name: str = "tail") -> Tensor:
+        """x (B, T, C) -> (B, T, C); reads and writes the tail `name` of the state."""
+        tail = None if state is None else state[name]
+        y, new_tail = causal_conv(
+            x,
+            self.weight,
+            self.bias,
+            tail=tail,
+            lengths=tokens.lengths,
+            starts=tokens.starts,
+            dilation=self.dilation,
+        )
+        if state is not None:
+            state[name] = new_tail
+        return F.silu(y) if self.activation else y
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, width={self.weight.shape[1]}, dilation={self.dilation}"
