@@ -40,9 +40,73 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"position": {"name": "t5_bias"}},
         {"qk_norm": {"name": "rmsnorm"}, "qk_norm_over": "all", "kv_heads": 2},
     ],
+    "mamba": [
+        {"expand": 1.5, "state_size": 5, "dt_rank": 3, "bias": True},
+        {"conv": 0},
+        {"conv_bias": False, "inner_norm": {"name": "rmsnorm"}},
+        {"selective": False},
+        {"tied": True},
+    ],
+    "mamba2": [
+        {"head_dim": 8, "state_size": 5, "groups": 2, "bias": True},
+        {"head_dim": 4, "groups": 8, "norm_before_gate": True, "chunk": 4},
+        {"conv": 0, "state_size": 8},
+        {"conv_bias": False, "norm": False},
+        {"tied": True},
+    ],
+    "delta": [
+        {"negative_eigenvalues": True, "gate": "sigmoid", "chunk": 4},
+        {"conv": 0, "norm": False, "value_heads": 8, "head_dim": 3},
+    ],
+    "gated_delta": [
+        {"value_heads": 8, "head_dim": 3, "conv": 2, "chunk": 4},
+        {"negative_eigenvalues": True, "gate": "none", "expand_v": 0.5},
+        {"tied": True},
+    ],
+    "kda": [
+        {"value_heads": 8, "head_dim": 3, "rank": 5, "chunk": 4},
+        {"negative_eigenvalues": True, "gate": "silu", "expand_v": 1.5, "conv": 0},
+        {"gate": "none"},
+    ],
+    "rwkv7": [
+        {"heads": 2, "head_dim": 5, "chunk": 4},
+        {"decay_rank": 3, "rate_rank": 2, "gate_rank": 5, "norm_eps": 1e-3},
+        {"tied": True},
+    ],
+    "linear_attention": [
+        {"feature_map": "relu", "bias": False, "chunk": 4},
+        {"feature_map": "taylor", "key_dim": 3, "head_dim": 5},
+        {"feature_map": "performer", "features": 12, "seed": 3},
+        {"feature_map": "identity", "normalise": False, "norm": True},
+        {"gate": "silu", "norm": True, "heads": 2},
+        {"conv": 3},
+    ],
+    "retention": [
+        {"position": {"name": "none"}, "expand_v": 0.5, "gate": "none"},
+        {"position": {"name": "rope"}, "heads": 2, "norm": False, "chunk": 4},
+        {"tied": True},
+    ],
+    "lightning": [
+        {"slopes": "fla", "norm": "head", "heads": 2, "chunk": 4},
+        {"slopes": "bailing", "norm": "none", "gate": "none", "head_dim": 3},
+    ],
+    "gla": [
+        {"conv": 3, "gate": "sigmoid", "expand_k": 1.0, "chunk": 4},
+        {"gate_rank": 2, "gate_power": 1.0, "gate": "none", "norm": False},
+    ],
     "hybrid": [
         {"pattern": [{"name": "attention", "window": 4}, "attention"]},
         {"pattern": ["attention", {"name": "attention", "window": 4}], "offset": 1},
+    ],
+    "mla": [
+        {"q_rank": 6, "bias": True, "out_bias": True},
+        {"nope_dim": 3, "rope_dim": 2, "value_dim": 5, "kv_rank": 7},
+        {"rope_dim": 0, "gate": "head"},
+        {"norm": {"name": "none"}, "gate": "elementwise"},
+        {"position": {"name": "rope", "layout": "interleaved"}, "q_rank": 6},
+        {"position": {"name": "rope", "scaling": {"name": "yarn", "factor": 8.0, "original_max_len": 4}}},
+        {"position": {"name": "alibi"}},
+        {"position": {"name": "t5_bias"}, "heads": 2},
     ],
 }
 
@@ -76,7 +140,7 @@ def mixer_cases(needs: Capability = NOTHING) -> list[Any]:
     cases = [MixerCase(name, choices) for name in zoo.list_mixers() for choices in [{}, *VARIANTS.get(name, [])]]
     fits = [case for case in cases if not needs & ~case.capabilities]
     if needs & Capability.CROSS:
-        fits = [case for case in fits if not {"window", "position", "pattern"} & set(case.choices)]
+        fits = [case for case in fits if not {"window", "position", "pattern", "conv"} & set(case.choices)]
     return [pytest.param(case, id=str(case)) for case in fits]
 
 

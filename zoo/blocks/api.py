@@ -81,7 +81,7 @@ class Slot:
     first: bool = False
     """The first residual connection of a stack."""
     where: str = "model"
-    shared: dict[Any, nn.Module] = field(default_factory=dict)
+    shared: dict[Any, Any] = field(default_factory=dict)
     """Modules that several layers of one stack share, such as T5's bias table."""
 
     def at(self, **changes: Any) -> Self:
@@ -139,7 +139,8 @@ class Context:
     """Auxiliary losses and loads by key; keyed, because activation checkpointing recomputes."""
     record: Recorder | None = None
     memo: dict[Any, Any] = field(default_factory=dict)
-    """Values without gradient that all layers of one pass share, such as rotary angles."""
+    """What the layers of one pass share. `once` is for values without gradient, such as rotary angles. What has a
+    gradient is set by the one layer that owns it, and set again when checkpointing recomputes that layer (RWKV-7)."""
 
     def once(self, key: Any, make: Callable[[], Value]) -> Value:
         """`make()` the first time `key` is asked for in this pass, the same value afterwards."""

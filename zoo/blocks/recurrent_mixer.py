@@ -7,7 +7,7 @@ ones wherever padding stands, and says only how it mixes them: `mix`, and `empty
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -34,6 +34,8 @@ class Tokens:
     """(B,) int, real tokens of each row; None: all T."""
     positions: Tensor | None = None
     """(B, T) or (T,) int, where the caller gave them or the stack counted them."""
+    memo: dict[Any, Any] = field(default_factory=dict)
+    """`Context.memo`: what this pass's layers leave for each other, about tokens in this order."""
 
 
 class RecurrentConfig(MixerConfig):
@@ -73,6 +75,7 @@ class RecurrentMixer(Sublayer):
         tokens, order = context.once(("tokens", context.token_mask, context.documents), lambda: _sorted(context))
         if tokens.starts is not None or (state is not None and state.document is not None):
             tokens = _with_document(tokens, context.documents, order, state, self.where)
+        tokens = replace(tokens, memo=context.memo)  # the memo's own has none: no circle that keeps tensors alive
         if order is None:
             y = self.mix(x, tokens, state)  # (B, T, D)
         else:

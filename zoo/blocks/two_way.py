@@ -3,6 +3,8 @@
 Schuster & Paliwal 1997, doi:10.1109/78.650093; for state spaces and images Zhu et al. 2024, arXiv:2401.09417. The
 doubled cost shows in parameters and FLOPs. On a grid the tokens may be read row by row, column by column, or row by row
 in alternating directions (snake), so that neighbours in the scan are neighbours in the image.
+
+What layers share (`Slot.shared`, `Context.memo`) each direction and order shares with itself alone.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from zoo.blocks.api import Context, Slot, Sublayer
 from zoo.registry import ConfigError
 
 if TYPE_CHECKING:
-    from zoo.blocks.recurrent_mixer import RecurrentConfig
+    from zoo.blocks.recurrent_mixer import RecurrentConfig, RecurrentMixer
 
 __all__ = ["TwoWay", "scan_order"]
 
@@ -32,9 +34,13 @@ class TwoWay(Sublayer):
                 f"'{config.scan}' needs a grid of tokens, and this family has none; choices: row", f"{slot.where}.scan"
             )
         self.scan, self.where = config.scan, slot.where
-        causal = slot.at(causal=True)
-        self.forwards = config.build_causal(causal.at(where=f"{slot.where}.forwards"))
-        self.backwards = None if config.tied else config.build_causal(causal.at(where=f"{slot.where}.backwards"))
+
+        def built(direction: str) -> RecurrentMixer:
+            shared = slot.shared.setdefault((direction, config.scan), {})
+            return config.build_causal(slot.at(causal=True, shared=shared, where=f"{slot.where}.{direction}"))
+
+        self.forwards = built("forwards")
+        self.backwards = None if config.tied else built("backwards")
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
         backwards = self.forwards if self.backwards is None else self.backwards
@@ -44,9 +50,9 @@ class TwoWay(Sublayer):
                 raise ValueError(f"{self.where}: scan '{self.scan}' needs context.grid (height, width)")
             order = scan_order(self.scan, context.grid, context.prefix, x.shape[1], x.device)  # (T,)
             inverse = order.argsort()
-        x, context = _ordered(x, context, order)
+        x, context = _ordered(x, context, order, self.scan)
         last_first = torch.arange(x.shape[1] - 1, -1, -1, device=x.device)  # (T,)
-        back_x, back_context = _ordered(x, context, last_first)
+        back_x, back_context = _ordered(x, context, last_first, "backwards")
         y = 0.5 * (self.forwards(x, context) + backwards(back_x, back_context).flip(1))  # (B, T, D)
         return y if inverse is None else y[:, inverse]
 
@@ -54,14 +60,17 @@ class TwoWay(Sublayer):
         return 2 * self.forwards.core_flops(batch, length, memory_length)
 
 
-def _ordered(x: Tensor, context: Context, order: Tensor | None) -> tuple[Tensor, Context]:
-    """x and all of the context that belongs to tokens, in another order (T,)."""
+def _ordered(x: Tensor, context: Context, order: Tensor | None, name: str) -> tuple[Tensor, Context]:
+    """x and all of the context that belongs to tokens, in another order (T,); all layers get the same context."""
     if order is None:
         return x, context
+    key = ("order", name, context.token_mask, context.documents, context.positions)
+    return x[:, order], context.once(key, lambda: _in_order(context, order))
+
+
+def _in_order(context: Context, order: Tensor) -> Context:
     mask, documents, positions = context.token_mask, context.documents, context.positions
-    if documents is None and positions is None and mask is None:
-        return x[:, order], replace(context, memo={})
-    return x[:, order], replace(
+    return replace(
         context,
         token_mask=None if mask is None else mask[:, order],
         documents=None if documents is None else documents[:, order],
