@@ -4,15 +4,19 @@
 
 What precedes the keys of Mamba (Gu & Dao 2023, arXiv:2312.00752) and of the delta rules; dilated: van den Oord et al.
 2016, arXiv:1609.03499. Where a packed document begins, the taps see nothing from before it.
+
+The sum is taken tap by tap over blocks of tokens that stay in a CPU's cache, in an autograd Function that keeps the
+inputs alone. torch's convolution of (B, C, T) would transpose (B, T, C) twice.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 __all__ = ["causal_conv", "naive_causal_conv"]
+
+BLOCK = 1 << 17  # numbers of a block of tokens, half a MiB in fp32
 
 
 def causal_conv(
@@ -25,42 +29,112 @@ def causal_conv(
     starts: Tensor | None = None,
     dilation: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """x (B, T, C), weight (C, W), bias (C,) -> y (B, T, C) and the new tail (B, (W - 1) dilation, C).
+    """x (B, T, C), weight (C, W), bias (C,) -> y (B, T, C) and the new tail (B, (W - 1) dilation, C), in x's dtype.
 
     tail: the inputs before x, oldest first; None: zeros. lengths: (B,) int, the real tokens of each row, which come
-    first; None: all T. starts: (B, T) bool, True = the token begins a document.
+    first; None: all T. starts: (B, T) bool, True = the token begins a document. What the new tail holds of an earlier
+    document is zero. Sums are taken in fp32 or better.
     """
-    (channels, width), length = weight.shape, x.shape[1]
-    past = (width - 1) * dilation
-    if tail is None:
-        tail = x.new_zeros(x.shape[0], past, channels)
-    joined = torch.cat([tail.to(x.dtype), x], dim=1)  # (B, past + T, C)
-    if starts is None:
-        y = F.conv1d(joined.mT, weight[:, None], bias, dilation=dilation, groups=channels).mT  # (B, T, C)
+    (batch, length, channels), past = x.shape, (weight.shape[1] - 1) * dilation
+    tail = x.new_zeros(batch, past, channels) if tail is None else tail.to(x.dtype)
+    joined = torch.cat([tail, x], dim=1)  # (B, past + T, C)
+    age = None if starts is None else _age(starts)
+    if length == 1 and age is None:
+        y = _step(joined, weight, bias, dilation)
+    elif torch.compiler.is_compiling():  # it joins the taps itself
+        y = _taps(joined, weight, bias, age, dilation)
+    elif torch.is_grad_enabled():
+        y = _Taps.apply(joined, weight, bias, age, dilation)
     else:
-        y = _conv_of_documents(joined, weight, bias, starts, dilation)
-    return y, _new_tail(joined, lengths, length, past)
+        y = _in_blocks(joined, weight, bias, age, dilation)
+    return y, _new_tail(joined, lengths, age, length, past)  # type: ignore[return-value]
 
 
-def _conv_of_documents(
-    joined: Tensor, weight: Tensor, bias: Tensor | None, starts: Tensor, dilation: int
-) -> Tensor:
-    """One tap after another, each only where it stays inside the document."""
-    (_, width), length = weight.shape, starts.shape[1]
-    here = starts.cumsum(1)  # (B, T) number of the document
-    there = F.pad(here, (joined.shape[1] - length, 0))  # (B, past + T)
-    y = joined.new_zeros(()) if bias is None else bias
-    for tap, first in zip(weight.unbind(1), range(0, width * dilation, dilation), strict=True):
-        same = there.narrow(1, first, length) == here
-        y = y + tap * joined.narrow(1, first, length).masked_fill(~same[..., None], 0.0)
-    return y
+class _Taps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, joined: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int) -> Tensor:
+        ctx.save_for_backward(joined, weight, bias, age)
+        ctx.dilation = dilation
+        return _in_blocks(joined, weight, bias, age, dilation)
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+        joined, weight, bias, age = ctx.saved_tensors
+        lags, wide = _lags(weight, ctx.dilation), torch.promote_types(joined.dtype, torch.float32)
+        grad, taps = grads[0].to(wide), weight.mT.contiguous().to(wide)  # (B, T, C), (W, C)
+        grad_joined, grad_taps = joined.new_zeros(joined.shape, dtype=wide), torch.zeros_like(taps)
+        for block in _blocks(grad):
+            for n, lag in enumerate(lags):
+                inside = _inside(grad[:, block], None if age is None else age[:, block], lag)
+                seen = slice(block.start + lags[0] - lag, block.stop + lags[0] - lag)
+                grad_joined[:, seen].addcmul_(taps[n], inside)
+                grad_taps[n] += (inside * joined[:, seen]).sum((0, 1))
+        grad_bias = None if bias is None else grad.sum((0, 1)).to(bias.dtype)
+        return grad_joined.to(joined.dtype), grad_taps.mT.to(weight.dtype), grad_bias, None, None
 
 
-def _new_tail(joined: Tensor, lengths: Tensor | None, length: int, past: int) -> Tensor:
+def _step(joined: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) -> Tensor:
+    """One token: joined (B, past + 1, C) -> (B, 1, C)."""
+    wide = torch.promote_types(joined.dtype, torch.float32)
+    y = (joined[:, ::dilation] * weight.mT.to(wide)).sum(1, keepdim=True)
+    return (y if bias is None else y + bias).to(joined.dtype)
+
+
+def _taps(joined: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int) -> Tensor:
+    """joined (B, past + T, C) -> (B, T, C)."""
+    lags, wide = _lags(weight, dilation), torch.promote_types(joined.dtype, torch.float32)
+    length, taps = joined.shape[1] - lags[0], weight.mT.contiguous().to(wide)  # (W, C)
+    y = joined.new_zeros(1, dtype=wide) if bias is None else bias.to(wide)
+    for tap, lag in zip(taps.unbind(0), lags, strict=True):
+        y = torch.addcmul(y, tap, _inside(joined.narrow(1, lags[0] - lag, length), age, lag))
+    return y.to(joined.dtype)
+
+
+def _in_blocks(joined: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int) -> Tensor:
+    """`_taps`, one block of tokens after the other."""
+    past = (weight.shape[1] - 1) * dilation
+    blocks = [
+        _taps(joined[:, b.start : b.stop + past], weight, bias, None if age is None else age[:, b], dilation)
+        for b in _blocks(joined[:, past:])
+    ]
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)
+
+
+def _blocks(x: Tensor) -> list[slice]:
+    """Slices of tokens of x (B, T, C): on a CPU as many as stay in its cache while all taps read them."""
+    length = x.shape[1]
+    size = length if x.device.type != "cpu" else max(1, BLOCK // (x.shape[0] * x.shape[2]))
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _lags(weight: Tensor, dilation: int) -> list[int]:
+    """How far back each tap looks, first to last."""
+    return [j * dilation for j in reversed(range(weight.shape[1]))]
+
+
+def _age(starts: Tensor) -> Tensor:
+    """(B, T) int: tokens since the document's first one; T and more where it began before this call."""
+    places = torch.arange(starts.shape[1], device=starts.device)
+    return places - torch.where(starts, places, -(1 << 40)).cummax(1).values
+
+
+def _inside(x: Tensor, age: Tensor | None, lag: int) -> Tensor:
+    """x (B, T, C), zero where `lag` tokens before stands another document."""
+    return x if age is None or lag == 0 else x.masked_fill((age < lag)[..., None], 0.0)
+
+
+def _new_tail(joined: Tensor, lengths: Tensor | None, age: Tensor | None, length: int, past: int) -> Tensor:
     if lengths is None:
-        return joined[:, length:]
-    places = lengths[:, None] + torch.arange(past, device=joined.device)  # (B, past)
-    return joined.gather(1, places[..., None].expand(-1, -1, joined.shape[2]))
+        tail = joined[:, length:]  # (B, past, C)
+    else:
+        places = lengths[:, None] + torch.arange(past, device=joined.device)  # (B, past)
+        tail = joined.gather(1, places[..., None].expand(-1, -1, joined.shape[2]))
+    if age is None:
+        return tail
+    age = torch.nn.functional.pad(age, (1, 0), value=1 << 40)  # a row without a token ends where it did
+    last = age[:, -1:] if lengths is None else age.gather(1, lengths[:, None])  # (B, 1)
+    back = torch.arange(past - 1, -1, -1, device=joined.device)  # (past,) tokens before the last
+    return tail.masked_fill((last < back)[..., None], 0.0)
 
 
 def naive_causal_conv(
@@ -74,21 +148,22 @@ def naive_causal_conv(
     dilation: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """`causal_conv` as a loop over rows, tokens and taps."""
-    channels, width = weight.shape
+    (batch, length, channels), width = x.shape, weight.shape[1]
     past = (width - 1) * dilation
     outputs, tails = [], []
-    for r in range(x.shape[0]):
-        before = list(tail[r]) if tail is not None else [x.new_zeros(channels)] * past
-        inputs, document = before + list(x[r]), [0] * past
-        for t in range(x.shape[1]):
-            begins = starts is not None and bool(starts[r, t])
-            document.append((document[-1] if document else 0) + begins)
+    for r in range(batch):
+        inputs = list(tail[r]) if tail is not None else [x.new_zeros(channels)] * past
+        last = length if lengths is None else int(lengths[r])
+        for t in range(length):
+            if starts is not None and starts[r, t]:
+                inputs = [torch.zeros_like(value) for value in inputs]
+            inputs.append(x[r, t])
             y = torch.zeros_like(x[r, t]) if bias is None else bias
             for j in range(width):
-                place = past + t - j * dilation
-                if document[place] == document[past + t]:
-                    y = y + weight[:, width - 1 - j] * inputs[place]
+                y = y + weight[:, width - 1 - j] * inputs[past + t - j * dilation]
             outputs.append(y)
-        last = x.shape[1] if lengths is None else int(lengths[r])
-        tails += inputs[last : last + past]
-    return torch.stack(outputs).view_as(x), torch.stack(tails).view(x.shape[0], past, channels) if tails else x[:, :0]
+            if t == last - 1:
+                tails += inputs[last : last + past]
+        if last == 0:
+            tails += inputs[:past]
+    return torch.stack(outputs).view_as(x), torch.stack(tails).view(batch, past, channels) if past else x[:, :0]
