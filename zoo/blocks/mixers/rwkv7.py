@@ -15,7 +15,7 @@ two-sided stack has both to itself. Recomputed under activation checkpointing, t
 
 Initial values are the authors' (as in flash-linear-attention's layers/rwkv7.py), save that all matrices are normal with
 the slot's standard deviation and the low-rank ones end at a tenth of it, where the authors start some of them at zero.
-The length of kappa has 1e-6 under its root, so a key of zero has a gradient.
+Where the authors bound the length of k xi from below by 1e-12, it has 1e-12 under its root here.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class RWKV7(RecurrentMixer):
         r, k, v = self.receptance(xr), self.key(xk), self._values(xv, tokens)  # (B, T, H K)
         decay = -math.exp(-0.5) * torch.sigmoid(at_least_fp32(self.decay(xw)))
         rate = torch.sigmoid(at_least_fp32(self.rate(xa)))
-        kappa = unit(self._heads(at_least_fp32(k * self.removal_scale)))  # (B, T, H, K)
+        kappa = unit(self._heads(at_least_fp32(k * self.removal_scale)), eps=1e-12)  # (B, T, H, K)
         k = k * (1.0 + (rate - 1.0) * self.rate_scale)
         r, k, v, decay, rate = (self._heads(part) for part in (r, k, v, decay, rate))  # (B, T, H, K)
         y, matrix = recurrence(
