@@ -134,8 +134,12 @@ class Gpt(Recipe):
         return batch["ids"].numel()
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        documents = batch.get("documents")  # padding ends the last row, where no real token sees it: no mask
-        context = Context(documents=None if documents is None else fed(model, documents))
+        documents, real = batch.get("documents"), batch.get("token_mask")
+        # padding ends the last row, where no real token sees it: it is masked for what counts tokens only
+        context = Context(
+            documents=None if documents is None else fed(model, documents),
+            counted=None if real is None else fed(model, real),
+        )
         x = model.features(fed(model, batch["ids"]), context)  # (B, T, D)
         return model.head.loss(x, fed(model, batch["labels"])), {}
 

@@ -5,6 +5,10 @@ is that of the mean over all real targets of the step, whatever their number in 
 window of an epoch and on several ranks: Lightning divides by `accumulate` and averages over ranks, both whatever the
 window, so the sum is multiplied by both and divided by the window's targets, which the loader counts.
 
+**Experts.** What mixtures of experts say in a forward pass (zoo/blocks/auxiliary.py) is heard here: auxiliary losses
+are means over a micro-batch and join the gradient as such, so `accumulate` of them are averaged; loads are summed over
+the micro-batches and ranks of a step, after which they move the routers' biases and are logged.
+
 **Logs.** Nothing is logged in a step. Sums stay tensors and are read every N steps by the Log callback.
 
 **Weights.** `exported` is what is evaluated and saved: the moving average where there is one.
@@ -24,6 +28,8 @@ from recipes.ema import MovingAverage
 from recipes.lightning_import import LightningModule
 from recipes.optim import OptimConfig, parameter_groups
 from recipes.recipe import Batch, Recipe, find_recipe, wide
+from zoo.blocks.auxiliary import Auxiliary, collect
+from zoo.blocks.ffn.balance import expert_report, update_biases
 from zoo.registry import ConfigError, decode, encode
 
 
@@ -56,6 +62,8 @@ class Task(LightningModule):
         self.sums: dict[str, Tensor] = {}
         """Loss, further logs and real targets since the last reading."""
         self.window_targets: Tensor | None = None
+        self.measures: dict[tuple[str, str], Tensor] = {}
+        """What experts told since the last optimizer step, by place and name."""
         self.scale: tuple[int, int] = (1, 1)
         """Micro-batches a step, and ranks."""
         self.total_steps = 0
@@ -74,14 +82,38 @@ class Task(LightningModule):
         self.scale = (self.trainer.accumulate_grad_batches, self.trainer.world_size)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        loss_sum, logs = self.recipe.loss(self.model, batch)
+        with collect() as said:
+            loss_sum, logs = self.recipe.loss(self.model, batch)
         self.window_targets = batch["window_targets"]
         self._keep("loss", loss_sum)
         for name, value in logs.items():
             self._keep(name, value)
         accumulate, ranks = self.scale
         targets = self.window_targets.clamp(min=1)  # a window of padding only: 0 / 1, not 0 / 0
-        return loss_sum * (accumulate * ranks / targets).to(loss_sum.dtype)
+        share = (accumulate * ranks / targets).to(loss_sum.dtype)
+        self._hear(said, 1 / share)
+        return loss_sum * share + said.loss
+
+    def _hear(self, said: Auxiliary, weight: Tensor) -> None:
+        """Keep what was said in a micro-batch. `weight`: its part of the targets by which logs are divided."""
+        for name, value in said.named_losses().items():
+            self._keep(name, value * weight)
+        for key, value in said.measures.items():
+            self.measures[key] = self.measures[key] + value if key in self.measures else value
+
+    def _after_step(self, targets: Tensor) -> None:
+        """Move the routers' biases by the loads of the whole step, and log these."""
+        ranks = self.scale[1]
+        if ranks > 1:
+            flat = torch.cat([value.flatten() for value in self.measures.values()])
+            flat = self.trainer.strategy.reduce(flat, reduce_op="sum")
+            sizes = [value.numel() for value in self.measures.values()]
+            parts = zip(self.measures.items(), flat.split(sizes), strict=True)
+            self.measures = {key: part.view_as(value) for (key, value), part in parts}
+        update_biases(self.model, self.measures)
+        for name, value in expert_report(self.measures).items():
+            self._keep(name, value * targets / ranks)  # a mean over targets, like all logs
+        self.measures = {}
 
     def _keep(self, name: str, value: Tensor) -> None:
         kept = self.sums.get(name)
@@ -98,6 +130,8 @@ class Task(LightningModule):
         optimizer.step(closure=optimizer_closure)
         if self.window_targets is not None:
             self._keep("targets", self.window_targets)  # once a step: it counts the whole window
+            if self.measures:
+                self._after_step(self.window_targets)
         if self.ema is not None:
             self.ema.update_parameters(self.model)
 

@@ -25,11 +25,24 @@ FFN_CHOICES = [
     ("swiglu", {"bias": True}),
     ("geglu", {"hidden": 20}),
 ]
+EXPERTS = {"name": "moe", "experts": 4, "expert": {"name": "swiglu", "hidden": 8}}
+FFN_VARIANTS: list[dict] = [
+    {**EXPERTS, "top_k": 1},
+    {**EXPERTS, "top_k": 4, "expert": {"name": "mlp", "hidden": 8}},
+    {**EXPERTS, "scores": "sigmoid", "bias_rate": 1e-3, "scale": 2.5, "shared": {"name": "swiglu", "hidden": 8}},
+    {**EXPERTS, "shared": "mlp", "shared_gate": True, "weigh": "input"},
+    {**EXPERTS, "groups": 2, "z_loss": 1e-3, "normalise": False},
+    {**EXPERTS, "capacity": 1.25, "eval_capacity": 2.0},
+    {**EXPERTS, "router": "experts"},
+    {"name": "hybrid", "pattern": [EXPERTS, "mlp"]},
+    {"name": "hybrid", "pattern": ["mlp", EXPERTS], "offset": 1},
+    {"name": "hybrid", "pattern": ["mlp"], "first": [EXPERTS]},
+]
 
 
-def build(kind: str, name: str, **choices):
+def build(kind: str, name: str | dict, **choices):
     torch.manual_seed(0)
-    config = registry.decode(kind, {"name": name, **choices})
+    config = registry.decode(kind, {"name": name, **choices} if isinstance(name, str) else name)
     if kind == "norm":
         return config.build(DIM)
     return config.build(SLOT, LayerNormConfig()) if kind == "residual" else config.build(SLOT)
@@ -40,6 +53,11 @@ def modules(kind: str):
 
 
 PARTS = [p for kind in ("ffn", "norm", "residual") for p in modules(kind)]
+PARTS += [
+    pytest.param("ffn", choices, id=f"ffn-{number}-{choices['name']}") for number, choices in enumerate(FFN_VARIANTS)
+]
+LIMITED = ("eval_capacity", "router")  # tokens stand in line for an expert
+ALONE = [p for p in PARTS if isinstance(p.values[1], str) or not set(LIMITED) & set(p.values[1])]
 
 
 def call(kind: str, module, x: torch.Tensor) -> torch.Tensor:
@@ -68,13 +86,14 @@ def test_gradients_reach_every_parameter(kind: str, name: str) -> None:
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, parameter_name
 
 
-@pytest.mark.parametrize(("kind", "name"), PARTS)
+@pytest.mark.parametrize(("kind", "name"), ALONE)
 def test_tokens_never_mix(kind: str, name: str) -> None:
     module, x = build(kind, name).double().eval(), rows()
     other = x.clone()
     other[:, 4] += 3.0
     difference = (call(kind, module, other) - call(kind, module, x)).abs().amax((0, 2))
-    assert difference[4] > 0 and difference[torch.arange(11) != 4].max() == 0
+    # experts multiply the tokens that chose them together, and their number decides over the order of a sum
+    assert difference[4] > 0 and difference[torch.arange(11) != 4].max() < 1e-12
 
 
 @pytest.mark.parametrize(("kind", "name"), PARTS)
@@ -89,7 +108,7 @@ def test_copies_and_meta_builds_start_alike(kind: str, name: str) -> None:
         assert a.shape == b.shape
         if a.numel() >= 64:
             torch.testing.assert_close(a.std(), b.std(), rtol=0.45, atol=1e-6)
-        else:
+        elif (a == a.flatten()[0]).all():  # a constant, not a few random numbers
             torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 

@@ -29,6 +29,8 @@ from recipes.optim import AdamW, parameter_groups
 from recipes.recipe import wide
 from recipes.schedule import Linear
 from zoo.blocks.api import Context
+from zoo.blocks.auxiliary import collect
+from zoo.blocks.ffn.balance import update_biases
 from zoo.blocks.heads import Pool, pool_tokens
 from zoo.registry import Config
 
@@ -133,11 +135,13 @@ def fine_tuned(encoder: Any, examples: LabelledExamples, classes: int, task: Dow
                 for group in optimizer.param_groups:
                     group["lr"] = lr * schedule.factor(step, task.steps)
                 batch = on_device(model, given)
-                logits = wide(model(batch["ids"], token_mask=batch.get("token_mask")))  # (B, classes)
+                with collect() as said:
+                    logits = wide(model(batch["ids"], token_mask=batch.get("token_mask")))  # (B, classes)
                 optimizer.zero_grad()
-                F.cross_entropy(logits, batch["label"]).backward()
+                (F.cross_entropy(logits, batch["label"]) + said.loss).backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
+                update_biases(model, said.measures)
                 step += 1
     return model.eval()
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from recipes.data.loader import Examples
 from recipes.data.text.bucketing import Bucketed
 from recipes.data.text.corpora import Pair, PairData
+from recipes.data.text.padding import IGNORE
 from recipes.data.text.pairs import PairExamples
 from recipes.data.text.tokenizer_kinds import Characters, Words
 from recipes.data.text.tokenizers import TokenizerConfig
@@ -300,8 +301,12 @@ def load_answering(folder: Path) -> tuple[PairVocabulary, Answering]:
 
 
 def features(model: Any, batch: Batch) -> Tensor:
-    """What the head reads (B, T, D) for a batch of source, source_mask where padded, and target."""
+    """What the head reads (B, T, D) for a batch of source, source_mask where padded, target, and labels if it has them.
+
+    A target is padded at its end, where no real token sees the padding: it is masked for what counts tokens only.
+    """
     mask = batch.get("source_mask")
     mask = None if mask is None else fed(model, mask)
     memory = model.encode(fed(model, batch["source"]), mask)  # (B, S, D)
-    return model.features(fed(model, batch["target"]), Context(memory=memory, memory_mask=mask))
+    real = fed(model, batch["labels"] != IGNORE) if "labels" in batch else None  # (B, T)
+    return model.features(fed(model, batch["target"]), Context(memory=memory, memory_mask=mask, counted=real))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVa
 import torch
 from torch import Tensor, nn
 
+from zoo.blocks.auxiliary import Auxiliary, collected
 from zoo.registry import Config, ConfigError, names
 
 if TYPE_CHECKING:
@@ -135,8 +136,11 @@ class Context:
     """Only the last column is wanted, x (B, 1, D): the last block's feed-forward then sees no other (prefill)."""
     cond: Tensor | None = None
     """(B, C), the condition of adaLN."""
-    aux: dict[str, Tensor] = field(default_factory=dict)
-    """Auxiliary losses and loads by key; keyed, because activation checkpointing recomputes."""
+    counted: Tensor | None = None
+    """(B, T) bool, the tokens that experts serve and count, where `token_mask` is left out because no real token sees
+    the padding (it ends causal rows)."""
+    aux: Auxiliary | None = field(default_factory=collected)
+    """Where sublayers put auxiliary losses and loads; None where nobody asks (see auxiliary.py)."""
     record: Recorder | None = None
     memo: dict[Any, Any] = field(default_factory=dict)
     """What the layers of one pass share. `once` is for values without gradient, such as rotary angles. What has a
@@ -208,6 +212,10 @@ class Sublayer(nn.Module):
         """FLOPs of the forward pass that no matrix product of a parameter shows: scores, scans (2 a multiply-add)."""
         return 0
 
+    def idle_parameters(self) -> int:
+        """Parameters that one token does not pass through: those of the experts that it leaves aside."""
+        return 0
+
 
 class PartConfig(Config):
     """Base of the configs of parts."""
@@ -235,6 +243,11 @@ class FFNConfig(PartConfig):
     """Base of feed-forwards."""
 
     kind: ClassVar[str] = "ffn"
+
+    def scaled(self, share: float) -> Self:
+        """The same with `share` of each hidden width that is given as a number."""
+        hidden = getattr(self, "hidden", None)
+        return self if hidden is None else self.model_copy(update={"hidden": round(hidden * share)})
 
     def build(self, slot: Slot) -> Sublayer:
         raise NotImplementedError

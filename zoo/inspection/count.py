@@ -1,4 +1,7 @@
-"""What a model costs: parameters, and the FLOPs of a forward pass.
+"""What a model costs: parameters, in all and those that one token passes through, and the FLOPs of a forward pass.
+
+"Active parameters" has no fixed convention: MiniMax leaves the looked-up tables out, DeepSeek and Qwen count them, so
+both figures are given.
 
 FLOPs are 2 per multiply-add, of matrix products, convolutions and attention scores; causal attention counts as the
 full square. They are counted by torch's own counter on the meta device, where fused attention is seen (on a CPU
@@ -15,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from zoo.blocks.api import ModelConfig
+from zoo.blocks.api import ModelConfig, Sublayer
 
-__all__ = ["Count", "count", "count_parameters"]
+__all__ = ["Count", "count", "count_parameters", "idle_parameters"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,10 @@ class Count:
     params: int
     params_non_embedding: int
     """Without tables that are looked up: token embeddings and learned positions."""
+    params_active: int
+    """Without the experts that a token leaves aside."""
+    params_active_non_embedding: int
+    """Without these and without the tables."""
     flops_forward: int
 
 
@@ -42,6 +49,11 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     return sum(size for _, size in sizes), sum(size for table, size in sizes if not table)
 
 
+def idle_parameters(model: nn.Module) -> int:
+    """Parameters that one token does not pass through: those of the experts that it leaves aside."""
+    return sum(module.idle_parameters() for module in model.modules() if isinstance(module, Sublayer))
+
+
 def count(model: nn.Module, *inputs: Any, **keywords: Any) -> Count:
     """Count `model(*inputs, **keywords)`; the model itself is not run and may lie on any device."""
     config = getattr(model, "config", None)
@@ -54,7 +66,9 @@ def count(model: nn.Module, *inputs: Any, **keywords: Any) -> Count:
     arguments = [_meta(value) for value in inputs]
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         twin(*arguments, **{name: _meta(value) for name, value in keywords.items()})
-    return Count(*count_parameters(model), counter.get_total_flops())
+    params, params_non_embedding = count_parameters(model)
+    idle = idle_parameters(model)
+    return Count(params, params_non_embedding, params - idle, params_non_embedding - idle, counter.get_total_flops())
 
 
 def _meta(value: Any) -> Any:

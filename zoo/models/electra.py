@@ -44,11 +44,7 @@ class ELECTRAConfig(BERTConfig):
                 f"generator_share {share} gives width {dim} and {heads} heads, which do not divide; choose another",
                 "electra.generator_share",
             )
-        ffn = self.ffn
-        hidden = getattr(ffn, "hidden", None)
-        if hidden is not None:
-            ffn = ffn.model_copy(update={"hidden": round(hidden * share)})
-        changes = {"dim": dim, "heads": heads, "ffn": ffn, "masked_lm": masked_lm}
+        changes = {"dim": dim, "heads": heads, "ffn": self.ffn.scaled(share), "masked_lm": masked_lm}
         return BERTConfig(**{**fields, **changes, "embedding_dim": self.embedding_dim or self.dim})
 
 
