@@ -61,7 +61,7 @@ def _check(options: Options) -> None:
 def _measure(options: Options, name: str, family: Any, cases: list[Any], words: Sequence[str]) -> None:
     from benchmarks.files import console, header, results, write_json
     from benchmarks.speed.memory import peaks_in_child
-    from benchmarks.speed.report import document, table, verdict
+    from benchmarks.speed.report import document, growth, growth_table, table, verdict
     from benchmarks.speed.run import Row, measure_case
 
     out = options.out
@@ -85,8 +85,12 @@ def _measure(options: Options, name: str, family: Any, cases: list[Any], words: 
         rows += found
         absent |= missing
         if out is not None:
-            write_json(out, document(rows, absent, about))  # what is measured so far stays, should a later case fail
+            write_json(
+                out, document(rows, absent, about, growth(rows, family, cases))
+            )  # what is measured so far stays, should a later case fail
     screen.print(table(rows, f"{name}, {options.threads} thread(s), {options.device}, fp32"))
+    if grown := growth(rows, family, cases):
+        screen.print(growth_table(grown))
     for peer, reason in absent.items():
         screen.print(f"{peer} is left out: {reason}")
     screen.print(verdict(rows))

@@ -89,22 +89,25 @@ class Target:
 
 
 CaseT = TypeVar("CaseT", bound=Case)
+ArmT = TypeVar("ArmT", bound=Arm | None)
 
 
 @dataclass
 class Family(Generic[CaseT]):
-    """Cases, peers and targets of one family. `unequal`: relative difference in parameters that definitions explain."""
+    """Cases, peers and targets of one family. `unequal`: relative difference in parameters that definitions explain.
+    `series`: (name, length) of a case, where cases of one name at several lengths tell how cost grows."""
 
     name: str
     cases: Sequence[CaseT]
     targets: Sequence[Target] = ()
     unequal: float = 0.0
-    peers: dict[str, Callable[[CaseT], Arm]] = field(default_factory=dict)
+    series: Callable[[CaseT], tuple[str, int]] | None = None
+    peers: dict[str, Callable[[CaseT], Arm | None]] = field(default_factory=dict)
 
-    def peer(self, name: str) -> Callable[[Callable[[CaseT], Arm]], Callable[[CaseT], Arm]]:
-        """Function decorator: `name` joins the comparison. The peer named "zoo" is ours."""
+    def peer(self, name: str) -> Callable[[Callable[[CaseT], ArmT]], Callable[[CaseT], ArmT]]:
+        """Function decorator: `name` joins the comparison. The peer named "zoo" is ours. None: not in this case."""
 
-        def add(build: Callable[[CaseT], Arm]) -> Callable[[CaseT], Arm]:
+        def add(build: Callable[[CaseT], ArmT]) -> Callable[[CaseT], ArmT]:
             self.peers[name] = build
             return build
 
@@ -121,7 +124,9 @@ class Family(Generic[CaseT]):
             torch.manual_seed(0)
             try:
                 with torch.device(device):
-                    arms[name] = build(case)
+                    made = build(case)
+                if made is not None:
+                    arms[name] = made
             except ImportError as error:
                 if name == OURS:
                     raise

@@ -8,11 +8,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.speed.arms import OURS
-from benchmarks.speed.measure import Spread
+from benchmarks.speed.arms import OURS, Family
+from benchmarks.speed.measure import Spread, exponent
 from benchmarks.speed.run import Row
 
-__all__ = ["document", "table", "verdict"]
+__all__ = ["LONG", "document", "growth", "growth_table", "table", "verdict"]
 
 FIGURES = ("CPU ms", "of GEMM", "peak MiB", "CPU time zoo/arm", "wall zoo/arm", "memory zoo/arm", "target")
 
@@ -51,10 +51,51 @@ def verdict(rows: Sequence[Row]) -> str:
     return f"{sum(results)} of {len(results)} targets met" if results else "no targets for these cases"
 
 
-def document(rows: Sequence[Row], absent: dict[str, str], header: dict[str, Any]) -> dict[str, Any]:
+LONG = 1024
+"""Growth is read from this length on: below it fixed costs hide it."""
+
+
+def growth(rows: Sequence[Row], family: Family[Any], cases: Sequence[Any]) -> list[dict[str, Any]]:
+    """For each series, mode and arm with three lengths or more: exponents of CPU time and of peak memory in length."""
+    if family.series is None:
+        return []
+    place = {case.name: family.series(case) for case in cases}
+    found: dict[tuple[str, str, str], list[tuple[int, Row]]] = {}
+    for row in rows:
+        name, length = place[row.case]
+        if length >= LONG:
+            found.setdefault((name, row.mode, row.arm), []).append((length, row))
+    told = []
+    for (name, mode, arm), points in found.items():
+        if len(points) < 3:
+            continue
+        lengths = [length for length, _ in points]
+        entry: dict[str, Any] = {"series": name, "mode": mode, "arm": arm, "lengths": lengths}
+        entry["time"] = exponent(lengths, [row.cpu.q1 for _, row in points])
+        peaks = [row.peak.median for _, row in points if row.peak is not None]
+        entry["memory"] = exponent(lengths, peaks) if len(peaks) == len(points) and min(peaks) > 0 else None
+        told.append(entry)
+    return told
+
+
+def growth_table(entries: Sequence[dict[str, Any]]) -> Table:
+    """A line for each entry of `growth`."""
+    shown = Table(title=f"growth with length, from {LONG} on (1 = linear)", title_justify="left")
+    for name in ("series", "mode", "arm", "time", "memory"):
+        shown.add_column(name)
+    for entry in entries:
+        memory = "" if entry["memory"] is None else f"{entry['memory']:.2f}"
+        shown.add_row(entry["series"], entry["mode"], entry["arm"], f"{entry['time']:.2f}", memory)
+    return shown
+
+
+def document(
+    rows: Sequence[Row], absent: dict[str, str], header: dict[str, Any], growth: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
     """Everything as plain values: seconds, bytes and ratios (ours / theirs), each with its spread over the rounds."""
     plain = [row.plain() for row in rows]
-    return header | {"ours": OURS, "absent": absent, "verdict": verdict(rows), "rows": plain}
+    grown = {"growth": list(growth)} if growth else {}
+    return header | {"ours": OURS, "absent": absent, "verdict": verdict(rows), **grown, "rows": plain}
 
 
 def _ratio(spread: Spread | None) -> str:
