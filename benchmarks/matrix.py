@@ -1,7 +1,7 @@
 """Every part in every family: what trains, and what refuses with which sentence.
 
-    python -m benchmarks.matrix                      # all mixers and feed-forwards, written to benchmarks/results/matrix.md
-    python -m benchmarks.matrix mixer=mamba2,kda     # these alone, printed
+    python -m benchmarks.matrix                     # mixers and feed-forwards, to benchmarks/results/matrix.md
+    python -m benchmarks.matrix mixer=mamba2,kda    # these alone, printed
 
 A cell builds a small model, takes 20 steps of AdamW on one random batch, and shows the last three losses over the first
 three: below 0.9 it trains. tests/test_matrix.py asks the same of every cell. A family joins by one entry in FAMILIES, a
@@ -34,8 +34,8 @@ STEPS, TRAINS = 20, 0.9
 KINDS = ("mixer", "ffn", "norm", "residual", "position")
 HEAD = """# Parts in families
 
-Written by `python -m benchmarks.matrix`: the mean loss of the last three of 20 steps over that of the first three, on one
-random batch of a model of width 16. Bold: it does not fall below 0.9. (n): refused, with the sentence below.
+Written by `python -m benchmarks.matrix`: the mean loss of the last three of 20 steps over that of the first three, on
+one random batch of a model of width 16. Bold: it does not fall below 0.9. (n): refused, with the sentence below.
 """
 
 

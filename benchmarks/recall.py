@@ -3,7 +3,7 @@
     python -m benchmarks.recall [mixer=attention,taylor,...] [seeds=3] [steps=1000] [lr=3e-3] [out=FILE]
 
 Arora et al. 2023 (Zoology), arXiv:2312.04927, with the layout of their generator: a row of T tokens begins with `pairs`
-keys, each followed by its value; later each key comes once more, and the token to tell there is its value. Keys are drawn
+keys, each followed by its value; later each key comes once more, and the token to tell there is its value. Keys come
 from the first half of the vocabulary, values from the second, both without replacement; gaps before the second call are
 drawn with a power law of exponent 0.01. Fresh rows in every step, 500 rows to test.
 

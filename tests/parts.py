@@ -30,6 +30,9 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"window": 4, "sinks": 2, "kv_heads": 2},
         {"sink_logit": True},
         {"sink_logit": True, "window": 3},
+        {"chunk": 4},
+        {"chunk": 4, "window": 3, "kv_heads": 2, "position": {"name": "rope"}},
+        {"temperature": 0.5, "temperature_floor": 3},
         {"gate": "head"},
         {"gate": "elementwise", "value_dim": 3},
         {"scale": 1.0},
@@ -140,7 +143,7 @@ def mixer_cases(needs: Capability = NOTHING) -> list[Any]:
     cases = [MixerCase(name, choices) for name in zoo.list_mixers() for choices in [{}, *VARIANTS.get(name, [])]]
     fits = [case for case in cases if not needs & ~case.capabilities]
     if needs & Capability.CROSS:
-        fits = [case for case in fits if not {"window", "position", "pattern", "conv"} & set(case.choices)]
+        fits = [case for case in fits if not {"window", "chunk", "temperature", "position", "pattern", "conv"} & set(case.choices)]
     return [pytest.param(case, id=str(case)) for case in fits]
 
 

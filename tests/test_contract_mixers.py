@@ -6,13 +6,15 @@ full = any split into prefill and steps = padded left, right or inside = packed;
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.parts import DIM, HEADS, MAX_LEN, MixerCase, mixer_cases, rows
+from tests.law import Layout, compared, layouts, run_in_pieces, tensors
+from tests.parts import DIM, HEADS, MixerCase, mixer_cases, rows
 from zoo.blocks.api import Capability, Context, Slot
 from zoo.blocks.init import materialise
 
@@ -114,40 +116,18 @@ def test_masked_tokens_never_count(case: MixerCase, form: str, where: str) -> No
 
 
 @padded
-def test_gradients_of_real_tokens_ignore_masked_ones(case: MixerCase, form: str) -> None:
-    mixer = case.build(**facts(form))
-    mask = torch.tensor(MASKS["left"], dtype=torch.bool)
-    x = rows().requires_grad_()
-    (grad,) = torch.autograd.grad(mixer(x, Context(token_mask=mask))[mask].square().sum(), x)
-    assert grad.isfinite().all()
-    assert grad[~mask].abs().max() == 0
-    alone = x[:1, mask[0]].detach().requires_grad_()
-    (expected,) = torch.autograd.grad(mixer(alone, Context()).square().sum(), alone)
-    torch.testing.assert_close(grad[0, mask[0]], expected[0], **fp64)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(layout=layouts())
+def test_the_law(case: MixerCase, form: str, layout: Layout) -> None:
+    """Cut into calls, padded and packed: outputs, last states and gradients of each document alone."""
+    packed = Capability.DOCUMENTS in case.capabilities
+    compared(case.build(**facts(form)), layout if packed else layout.unpacked(), 1e-10)
 
 
-def run_in_pieces(mixer, x, splits, mask=None, state=None):
-    """Outputs of pieces x[:, a:b] through one state."""
-    state = mixer.init_state(x.shape[0], MAX_LEN, dtype=x.dtype) if state is None else state
-    pieces, start = [], 0
-    for stop in [*splits, x.shape[1]]:
-        piece = Context(token_mask=None if mask is None else mask[:, start:stop])
-        pieces.append(mixer(x[:, start:stop], piece, state))
-        start = stop
-    return torch.cat(pieces, 1), state
-
-
-@causal_steps
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(splits=st.sets(st.integers(1, T - 1), max_size=4), seed=st.integers(0, 5), holes=st.booleans())
-def test_any_split_into_prefill_and_steps_equals_one_pass(case: MixerCase, splits, seed: int, holes: bool) -> None:
-    mixer, x = case.build(causal=True), rows(seed=seed)
-    mask = torch.rand(2, T, generator=torch.Generator().manual_seed(seed)) > 0.3 if holes else None
-    full = mixer(x, Context(token_mask=mask))
-    y, state = run_in_pieces(mixer, x, sorted(splits), mask)
-    keep = mask if mask is not None else torch.ones(2, T, dtype=torch.bool)
-    torch.testing.assert_close(y[keep], full[keep], **fp64)
-    assert state.length.tolist() == keep.sum(-1).tolist()
+@padded
+def test_the_law_holds_in_single_precision(case: MixerCase, form: str) -> None:
+    mask = torch.tensor(MASKS["interior"], dtype=torch.bool)
+    compared(case.build(dtype=torch.float32, **facts(form)), Layout((4, 5, 9), mask), 1e-5)
 
 
 @causal_steps
@@ -156,18 +136,43 @@ def test_token_by_token_equals_one_pass_and_leaves_the_same_state(case: MixerCas
     steps, by_steps = run_in_pieces(mixer, x, list(range(1, 20)))
     torch.testing.assert_close(steps, mixer(x, Context()), **fp64)
     _, by_prefill = run_in_pieces(mixer, x, [])
+    for name, value in tensors(by_prefill).items():
+        torch.testing.assert_close(tensors(by_steps)[name], value, **fp64, msg=name)
     probe = rows(length=3, seed=9)
     torch.testing.assert_close(mixer(probe, Context(), by_steps), mixer(probe, Context(), by_prefill), **fp64)
 
 
 @causal_steps
-def test_gradients_flow_through_a_state(case: MixerCase) -> None:
-    mixer = case.build(causal=True)
-    x = rows().requires_grad_()
-    pieces, _ = run_in_pieces(mixer, x, [4, 5, 8])
-    (grad,) = torch.autograd.grad(pieces.square().sum(), x)
-    (expected,) = torch.autograd.grad(mixer(x, Context()).square().sum(), x)
-    torch.testing.assert_close(grad, expected, rtol=0, atol=1e-9)  # squares of outputs of size 10
+def test_the_short_cut_of_decoding_equals_the_forward_pass(case: MixerCase) -> None:
+    """A mixer has none (attention with a gate), or it does the same, to outputs and states."""
+    mixer, x = case.build(causal=True), rows()
+    with torch.no_grad():
+        _, state = run_in_pieces(mixer, x[:, :4], [])
+        step = mixer.step(state)
+        if step is None:
+            return
+        y = [step(x[:, t], Context(positions=torch.tensor([t]))) for t in range(4, T)]
+        expected, after = run_in_pieces(mixer, x, [4])
+    torch.testing.assert_close(torch.stack(y, 1), expected[:, 4:], **fp64)
+    assert state.length.tolist() == after.length.tolist()
+    for name, value in tensors(after).items():
+        torch.testing.assert_close(tensors(state)[name], value, **fp64, msg=name)
+
+
+@causal_steps
+def test_recurrent_states_are_never_rounded(case: MixerCase) -> None:
+    """What is kept in fp32 although the rest is bf16 has no bf16 on its way, under autocast."""
+    mixer, x = case.build(dtype=torch.float32, causal=True), rows(dtype=torch.float32)
+    half = tensors(mixer.init_state(2, T, dtype=torch.bfloat16))
+    wide = {name for name, value in half.items() if value.dtype == torch.float32}
+    with torch.autocast("cpu", torch.bfloat16):
+        _, state = run_in_pieces(mixer, x, [6, 7, 8])
+    for name in wide:
+        held = tensors(state)[name]
+        assert held.dtype == torch.float32 and not torch.equal(held, held.bfloat16().float()), name
+    y, low = run_in_pieces(mixer.bfloat16(), x.bfloat16(), [6, 7, 8])  # as it is decoded with weights in bf16
+    assert y.dtype == torch.bfloat16 and y.isfinite().all()
+    assert {name for name, value in tensors(low).items() if value.dtype == torch.float32} == wide
 
 
 @causal_steps
@@ -233,6 +238,34 @@ def test_deepcopy_is_equal_and_independent(case: MixerCase, form: str) -> None:
         for parameter in twin.parameters():
             parameter.add_(1.0)
     assert not torch.equal(twin(x, context(form)), mixer(x, context(form)))
+
+
+@padded
+def test_long_silence_stays_finite(case: MixerCase, form: str) -> None:
+    """Rows of zeros, longer than any chunk: no division by a norm, a decay or a sum that is 0, also in backward."""
+    mixer = case.build(dtype=torch.float32, **facts(form))
+    for x in (torch.zeros(1, 150, DIM), torch.cat([rows(1, 3, torch.float32), torch.zeros(1, 147, DIM)], 1)):
+        x.requires_grad_()
+        y = mixer(x, Context())
+        assert y.isfinite().all()
+        for grad in torch.autograd.grad(y.sum(), [x, *mixer.parameters()], allow_unused=True, materialize_grads=True):
+            assert grad.isfinite().all()
+
+
+@every_form
+def test_weights_can_be_saved_pickled_and_moved(case: MixerCase, form: str) -> None:
+    mixer, x = case.build(**facts(form)), rows()
+    y = mixer(x, context(form))
+    file = io.BytesIO()
+    torch.save(mixer.state_dict(), file)
+    file.seek(0)
+    other = case.build(seed=1, **facts(form))
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other(x, context(form)), y)
+    assert torch.equal(pickle.loads(pickle.dumps(mixer))(x, context(form)), y)
+    ctx = context(form)
+    ctx.memory = None if ctx.memory is None else ctx.memory.to("meta")
+    assert mixer.to("meta")(x.to("meta"), ctx).device.type == "meta"  # nothing of it stays on the CPU
 
 
 @every_form

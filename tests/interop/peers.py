@@ -10,6 +10,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from zoo.interop.hub import FAMILIES
+from zoo.interop.weights import stored
 
 VOCAB, LENGTH = 61, 14
 _SIZES: dict[str, Any] = {
@@ -23,6 +24,16 @@ _SIZES: dict[str, Any] = {
     "eos_token_id": None,
 }
 _GROUPED = {**_SIZES, "num_key_value_heads": 2, "max_position_embeddings": 64}
+_MAMBA: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "state_size": 6,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+_MAMBA2 = {**_MAMBA, "num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8}
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "rope_theta": 10000.0}
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -100,6 +111,20 @@ DECODERS: dict[str, Callable[[], nn.Module]] = {
         )
     ),
     "olmo2": lambda: hf.Olmo2ForCausalLM(hf.Olmo2Config(**_GROUPED)),
+    "mamba": lambda: hf.MambaForCausalLM(hf.MambaConfig(**_MAMBA)),
+    "mamba wide steps, no bias of the convolution": lambda: hf.MambaForCausalLM(
+        hf.MambaConfig(
+            **_MAMBA, time_step_rank=5, conv_kernel=3, expand=1, use_conv_bias=False, tie_word_embeddings=False
+        )
+    ),
+    "mamba2": lambda: hf.Mamba2ForCausalLM(hf.Mamba2Config(**_MAMBA2)),
+    "mamba2 groups": lambda: hf.Mamba2ForCausalLM(
+        hf.Mamba2Config(
+            **{**_MAMBA2, "head_dim": 16, "num_heads": 4, "n_groups": 2},
+            tie_word_embeddings=True,
+            initializer_range=0.3,  # at 0.1 the decays of the last layer have next to no gradient
+        )
+    ),
 }
 
 ENCODERS: dict[str, Callable[[], nn.Module]] = {
@@ -175,7 +200,71 @@ ENCODER_DECODERS: dict[str, Callable[[], nn.Module]] = {
         )
     ),
 }
-EVERY = {**DECODERS, **ENCODERS, **ENCODER_DECODERS}
+_MOE = {**_GROUPED, "num_local_experts": 4, "moe_intermediate_size": 12, "num_experts_per_tok": 2}
+_DEEPSEEK: dict[str, Any] = {
+    **{**_SIZES, "num_key_value_heads": 4, "max_position_embeddings": 64, "moe_intermediate_size": 12},
+    **{"q_lora_rank": 20, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6},
+    **{"n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1},
+}
+_LLAMA4: dict[str, Any] = {
+    **{**_GROUPED, "num_hidden_layers": 4, "intermediate_size": 12, "intermediate_size_mlp": 40, "head_dim": 12},
+    **{"num_local_experts": 4, "attention_chunk_size": 5},
+}
+_SWITCH: dict[str, Any] = {
+    **{**_T5, "num_layers": 4, "num_decoder_layers": 4, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 2},
+    **{"num_experts": 4, "expert_capacity": 64},
+}
+
+
+def _deepseek(**choices: Any) -> Callable[[], nn.Module]:
+    return lambda: hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**{**_DEEPSEEK, **choices}))
+
+
+def _llama4(**choices: Any) -> Callable[[], nn.Module]:
+    return lambda: hf.Llama4ForCausalLM(hf.Llama4TextConfig(**{**_LLAMA4, **choices}))
+
+
+def _switch(**choices: Any) -> Callable[[], nn.Module]:
+    config = hf.SwitchTransformersConfig
+    return lambda: hf.SwitchTransformersForConditionalGeneration(config(**{**_SWITCH, **choices}))
+
+
+EXPERT_DECODERS: dict[str, Callable[[], nn.Module]] = {
+    "mixtral": lambda: hf.MixtralForCausalLM(hf.MixtralConfig(**{**_MOE, "intermediate_size": 12})),
+    "mixtral window 5": lambda: hf.MixtralForCausalLM(
+        hf.MixtralConfig(**{**_MOE, "num_experts_per_tok": 3}, sliding_window=5, tie_word_embeddings=True)
+    ),
+    "deepseek_v3": _deepseek(),
+    "deepseek_v3 yarn of the scores, no query latent, biases": _deepseek(
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 0.7}, q_lora_rank=None, attention_bias=True,
+        max_position_embeddings=4096, rope_interleave=False, n_shared_experts=2,
+    ),
+    "deepseek_v3 yarn of cos and sin, all layers sparse": _deepseek(
+        rope_parameters=_YARN, max_position_embeddings=4096, first_k_dense_replace=0, norm_topk_prob=False
+    ),
+    "qwen3_moe": lambda: hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**_MOE, head_dim=12, norm_topk_prob=True)),
+    "qwen3_moe dense layers between, window 5": lambda: hf.Qwen3MoeForCausalLM(
+        hf.Qwen3MoeConfig(
+            **{**_MOE, "num_hidden_layers": 5}, decoder_sparse_step=2, mlp_only_layers=[1], use_sliding_window=True,
+            sliding_window=5,
+        )
+    ),
+    "llama4_text": _llama4(attn_temperature_tuning=False),
+    "llama4_text dense layers between, no norms": _llama4(
+        interleave_moe_layer_step=2, use_qk_norm=False, attn_temperature_tuning=False, num_experts_per_tok=2,
+        rope_parameters={**_LLAMA3, "high_freq_factor": 1.0, "rope_theta": 500.0,
+                         "original_max_position_embeddings": 16},
+    ),
+    "llama4_text temperature": _llama4(floor_scale=4, attn_scale=0.5),
+}  # fmt: skip
+EXPERT_ENCODER_DECODERS: dict[str, Callable[[], nn.Module]] = {
+    "switch_transformers": _switch(),
+    "switch_transformers three in nine, untied": _switch(
+        num_layers=7, num_decoder_layers=3, num_sparse_decoder_layers=1, tie_word_embeddings=False,
+        dense_act_fn="gelu_new",
+    ),
+}  # fmt: skip
+EVERY = {**DECODERS, **ENCODERS, **ENCODER_DECODERS, **EXPERT_DECODERS, **EXPERT_ENCODER_DECODERS}
 
 
 def build(name: str, seed: int = 0) -> Any:
@@ -191,6 +280,8 @@ def build(name: str, seed: int = 0) -> Any:
             if key == "final_logits_bias":
                 buffer.copy_(torch.randn_like(buffer))
                 buffer.requires_grad_()
+            if key.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn_like(buffer) * 0.1)
     return model.eval()
 
 
@@ -205,8 +296,8 @@ def ours(peer: Any) -> tuple[Any, Any]:
 
 
 def load(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """All parameters by their first names, no more and no fewer."""
-    named = dict(model.named_parameters())
+    """All weights by their first names, no more and no fewer."""
+    named = stored(model)
     assert named.keys() == state.keys()
     with torch.no_grad():
         for name, tensor in state.items():
@@ -215,12 +306,13 @@ def load(model: nn.Module, state: dict[str, Tensor]) -> None:
 
 
 def gradients(peer: nn.Module) -> dict[str, Tensor]:
-    """Gradients of a peer under the names of its weights; zeros for those that took no part."""
+    """Gradients of a peer under the names of its weights; zeros for those that took no part, or that never have any."""
     found = {
         name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in peer.named_parameters() if p.is_leaf
     }
     buffers = {name: b.grad for name, b in peer.named_buffers() if b.grad is not None}
-    return found | buffers
+    fixed = {name: torch.zeros_like(b) for name, b in peer.named_buffers() if "e_score_correction" in name}
+    return found | fixed | buffers
 
 
 def rows(

@@ -17,6 +17,9 @@ VISIBILITY = {
     "causal_window": {"causal": True, "window": 3},
     "two_sided_window": {"window": 3},
     "window_with_sinks": {"causal": True, "window": 3, "sinks": 2},
+    "causal_chunk": {"causal": True, "chunk": 3},
+    "two_sided_chunk": {"chunk": 3},
+    "chunk_and_window": {"causal": True, "chunk": 3, "window": 2},
 }
 OPTIONS = {
     "plain": {},
@@ -173,11 +176,12 @@ def test_dropped_weights_keep_the_mean() -> None:
     torch.testing.assert_close(mean, attention(q, k, v, visible)[0], rtol=0, atol=0.1)
 
 
-def test_long_window_never_builds_the_square_mask() -> None:
+@pytest.mark.parametrize("limit", ["window", "chunk"])
+def test_a_long_window_or_chunk_never_builds_the_square_mask(limit: str) -> None:
     """The banded path asks for blocks of the mask only."""
     t, asked = 4096, []
     index = torch.arange(t)
-    visible = Visibility(query_index=index, key_index=index, causal=True, window=64, contiguous=True)
+    visible = Visibility(query_index=index, key_index=index, causal=True, contiguous=True, **{limit: 64})
     q = torch.randn(1, 1, t, 8)
 
     class Spy(Visibility):

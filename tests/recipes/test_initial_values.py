@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 import zoo
@@ -62,3 +63,25 @@ def test_norms_biases_positions_and_declared_parameters_are_not_decayed() -> Non
     assert {name for name in free if "gamma" in name} == {
         f"stack.blocks.{layer}.residuals.{place}.gamma" for layer in range(4) for place in ("mixer", "ffn")
     }
+
+
+@pytest.mark.parametrize("mixer", ["mamba", "mamba2"])
+def test_a_recipe_leaves_a_state_space_the_values_of_its_paper(mixer: str) -> None:
+    """Both directions of each layer: steps between 0.001 and 0.1, A = -1 ... -N or between -16 and -1, D = 1."""
+    task = built(mixer=mixer)
+    model: Any = task.model
+    ways = [way for block in model.stack.blocks for way in (block.mixer.forwards, block.mixer.backwards)]
+    assert len(ways) == 8
+    for way in ways:
+        steps, decays = torch.nn.functional.softplus(way.dt_bias), way.A_log.exp()
+        assert steps.min() > 0.99e-3 and steps.max() < 1.01e-1
+        if mixer == "mamba":
+            torch.testing.assert_close(decays, torch.arange(1.0, 17.0).expand(128, 16))
+            assert way.dt_proj.weight.abs().max() <= 4**-0.5 and way.dt_proj.weight.std() > 0.25  # uniform: 0.29
+        else:
+            assert decays.min() >= 1 and decays.max() <= 16.0001
+        assert torch.equal(way.D, torch.ones_like(way.D))
+    groups = parameter_groups(model, task.optim)
+    free = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
+    assert all(id(getattr(way, name)) in free for way in ways for name in ("A_log", "D", "dt_bias"))
+    assert not any(id(way.in_proj.weight) in free for way in ways)

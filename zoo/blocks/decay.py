@@ -1,4 +1,4 @@
-"""Initial values and formula of the decays of Mamba and of all that took them over: exp(-exp(A_log) softplus(x + bias)).
+"""Decays as Mamba and all that took them over start and compute them: exp(-exp(A_log) softplus(x + bias)).
 
 Gu & Dao 2023, arXiv:2312.00752: steps between 0.001 and 0.1, uniform in their logarithm; the bias is what softplus
 turns into such a step.

@@ -27,7 +27,9 @@ class FixedState(Rows):
         """(B,) id of the document that each row's last real token belongs to, once documents were given."""
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.tensors[name]
+        """Tensor `name`; one made in inference mode is copied outside of it, where backward may have to keep it."""
+        tensor = self.tensors[name]
+        return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.tensors[name] = value.to(self.tensors[name].dtype)
@@ -38,6 +40,8 @@ class FixedState(Rows):
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was."""
+        if self.same_rows(rows):
+            return
         self.tensors = {name: x.index_select(0, rows) for name, x in self.tensors.items()}
         if self.document is not None:
             self.document = self.document.index_select(0, rows)

@@ -8,15 +8,15 @@ ones wherever padding stands, and says only how it mixes them: `mix`, and `empty
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.blocks.api import Capability, Context, MixerConfig, Slot, Sublayer
+from zoo.blocks.api import Capability, Context, MixerConfig, Slot, Step, Sublayer, check
 from zoo.blocks.fixed_state import FixedState
+from zoo.blocks.two_way import TwoWay
 from zoo.registry import ConfigError
 
 __all__ = ["RecurrentConfig", "RecurrentMixer", "Tokens", "heads_of"]
@@ -31,7 +31,7 @@ class Tokens:
     starts: Tensor | None = None
     """(B, T) bool, True = the first token of a packed document, which sees an empty state; None: none is."""
     lengths: Tensor | None = None
-    """(B,) int, real tokens of each row; None: all T."""
+    """(B,) int64, real tokens of each row; None: all T."""
     positions: Tensor | None = None
     """(B, T) or (T,) int, where the caller gave them or the stack counted them."""
     memo: dict[Any, Any] = field(default_factory=dict)
@@ -51,8 +51,8 @@ class RecurrentConfig(MixerConfig):
     """In a two-sided slot with a grid of tokens: the order in which they are read."""
 
     def build(self, slot: Slot) -> Sublayer:
-        from zoo.blocks.two_way import TwoWay
-
+        if slot.memory_dim is not None:
+            check(self, slot.at(needs=slot.needs | Capability.CROSS))
         return self.build_causal(slot) if slot.causal else TwoWay(self, slot)
 
     def build_causal(self, slot: Slot) -> RecurrentMixer:
@@ -68,21 +68,34 @@ class RecurrentMixer(Sublayer):
         raise NotImplementedError
 
     def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The state's tensors for `batch` empty rows: tails of convolutions in `dtype`, recurrences in fp32 or better."""
+        """The state's tensors for `batch` empty rows: tails of inputs in `dtype`, recurrences in fp32 or better."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, context: Context, state: FixedState | None = None) -> Tensor:
-        tokens, order = context.once(("tokens", context.token_mask, context.documents), lambda: _sorted(context))
-        if tokens.starts is not None or (state is not None and state.document is not None):
-            tokens = _with_document(tokens, context.documents, order, state, self.where)
+        key = ("tokens", context.token_mask, context.documents, context.positions)
+        tokens, order, back = context.once(key, lambda: _sorted(context))
+        if state is not None and (context.documents is not None or state.document is not None):
+            tokens = _after(state, tokens, context.documents, order, self.where)
         tokens = replace(tokens, memo=context.memo)  # the memo's own has none: no circle that keeps tensors alive
-        if order is None:
+        if order is None or back is None:
             y = self.mix(x, tokens, state)  # (B, T, D)
         else:
-            y = _gather(self.mix(_gather(x, order), tokens, state), order.argsort(1))
+            y = _gather(self.mix(_gather(x, order), tokens, state), back)
         if state is not None:
             state.advance_rows(x.shape[1], tokens.mask)
         return y
+
+    def step(self, state: FixedState) -> Step | None:
+        if state.document is not None:
+            return None
+
+        def step(x: Tensor, context: Context) -> Tensor:
+            tokens = Tokens(positions=context.positions, memo=context.memo)
+            y = self.mix(x[:, None], tokens, state)[:, 0]  # (N, D)
+            state.advance_rows(1, None)
+            return y
+
+        return step
 
     def init_state(
         self, batch: int, max_len: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -99,48 +112,41 @@ def heads_of(slot: Slot, heads: int | None, head_dim: int | None) -> tuple[int, 
     return found, head_dim or slot.dim // found
 
 
-def _sorted(context: Context) -> tuple[Tokens, Tensor | None]:
-    """The tokens of a call, and the order (B, T) that puts the real ones first; None where they are."""
+def _sorted(context: Context) -> tuple[Tokens, Tensor | None, Tensor | None]:
+    """The tokens of a call, the order (B, T) that puts the real ones first, and its inverse; None where they are."""
     mask, documents, positions = context.token_mask, context.documents, context.positions
-    order = None
+    order = back = lengths = starts = None
     if mask is not None:
         if mask.shape[1] > 1:
             order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # (B, T)
+            back = order.argsort(1)
             documents = documents if documents is None else documents.gather(1, order)
             positions = positions if positions is None else positions.expand_as(mask).gather(1, order)
         lengths = mask.sum(1)
         mask = torch.arange(mask.shape[1], device=mask.device) < lengths[:, None]
-    else:
-        lengths = None
-    starts = None
     if documents is not None:
         starts = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))  # (B, T)
         starts = starts if mask is None else starts & mask
-    return Tokens(mask, starts, lengths, positions), order
+    return Tokens(mask, starts, lengths, positions), order, back
 
 
-def _with_document(
-    tokens: Tokens, documents: Tensor | None, order: Tensor | None, state: FixedState | None, where: str
-) -> Tokens:
-    """`tokens` with a start at the first one, where the state ends in another document; the state learns its new last."""
-    if state is None:
-        return tokens
-    if documents is None:
+def _after(state: FixedState, tokens: Tokens, documents: Tensor | None, order: Tensor | None, where: str) -> Tokens:
+    """`tokens` with a start at the first one where the state ends in another document. The state learns its new end."""
+    if documents is None or tokens.starts is None:
         raise ValueError(f"{where}: the state holds packed documents; give context.documents (B, T) again")
-    assert tokens.starts is not None
     documents = documents if order is None else documents.gather(1, order)  # (B, T)
-    starts, first, last = tokens.starts, documents[:, 0], documents[:, -1]
-    if tokens.lengths is not None:
+    if tokens.lengths is None:
+        last, real = documents[:, -1], torch.ones_like(documents[:, 0], dtype=torch.bool)  # (B,)
+    else:
         last = documents.gather(1, (tokens.lengths - 1).clamp(min=0)[:, None])[:, 0]
         real = tokens.lengths > 0
-    else:
-        real = torch.ones_like(first, dtype=torch.bool)
+    starts = tokens.starts
     if state.document is not None:
-        begins = (state.counts > 0) & (state.document != first) & real  # (B,)
+        begins = real & (state.counts > 0) & (state.document != documents[:, 0])
         starts = torch.cat([begins[:, None], starts[:, 1:]], dim=1)
         last = torch.where(real, last, state.document)
     state.document = last
-    return Tokens(tokens.mask, starts, tokens.lengths, tokens.positions)
+    return replace(tokens, starts=starts)
 
 
 def _gather(x: Tensor, order: Tensor) -> Tensor:

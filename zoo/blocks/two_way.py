@@ -52,7 +52,7 @@ class TwoWay(Sublayer):
             inverse = order.argsort()
         x, context = _ordered(x, context, order, self.scan)
         last_first = torch.arange(x.shape[1] - 1, -1, -1, device=x.device)  # (T,)
-        back_x, back_context = _ordered(x, context, last_first, "backwards")
+        back_x, back_context = _ordered(x, context, last_first, "backwards", sign=-1)
         y = 0.5 * (self.forwards(x, context) + backwards(back_x, back_context).flip(1))  # (B, T, D)
         return y if inverse is None else y[:, inverse]
 
@@ -60,27 +60,30 @@ class TwoWay(Sublayer):
         return 2 * self.forwards.core_flops(batch, length, memory_length)
 
 
-def _ordered(x: Tensor, context: Context, order: Tensor | None, name: str) -> tuple[Tensor, Context]:
-    """x and all of the context that belongs to tokens, in another order (T,); all layers get the same context."""
+def _ordered(x: Tensor, context: Context, order: Tensor | None, name: str, sign: int = 1) -> tuple[Tensor, Context]:
+    """x and all of the context that belongs to tokens, in another order (T,); all layers get the same context.
+
+    sign -1 lets given positions grow in the order of reading, as those do that are counted.
+    """
     if order is None:
         return x, context
     key = ("order", name, context.token_mask, context.documents, context.positions)
-    return x[:, order], context.once(key, lambda: _in_order(context, order))
+    return x[:, order], context.once(key, lambda: _in_order(context, order, sign))
 
 
-def _in_order(context: Context, order: Tensor) -> Context:
+def _in_order(context: Context, order: Tensor, sign: int) -> Context:
     mask, documents, positions = context.token_mask, context.documents, context.positions
     return replace(
         context,
         token_mask=None if mask is None else mask[:, order],
         documents=None if documents is None else documents[:, order],
-        positions=None if positions is None else positions[..., order],
+        positions=None if positions is None else sign * positions[..., order],
         memo={},
     )
 
 
 def scan_order(scan: str, grid: tuple[int, ...], prefix: int, length: int, device: torch.device) -> Tensor:
-    """(T,) int: which token is read first, second ...; the `prefix` tokens and those after the grid keep their places."""
+    """(T,) int: which token is read first, second ...; the `prefix` tokens and those after the grid stay in place."""
     height, width = grid
     cells = torch.arange(height * width, device=device).view(height, width)
     if scan == "column":

@@ -15,6 +15,7 @@ List the parts that can be named, with one line and the paper of each.
 
   python -m zoo list             everything
   python -m zoo list mixer       one kind
+  python -m zoo list kernels     what operators run by on this machine, and why
 """
 CONFIGS = ("recipe", "data", "budget", "optim", "trainer", "logger")
 Row = tuple[str, str, str]
@@ -58,7 +59,14 @@ def _tables(parts: bool) -> dict[str, list[Row]]:
             if kind not in tables:
                 entries = [registry.describe(kind, name) for name in registry.names(kind)]
                 tables[kind] = [(entry.name, entry.summary, entry.paper) for entry in entries]
+        tables["kernels"] = _kernels()
     return tables
+
+
+def _kernels() -> list[Row]:
+    from zoo.ops.kernels import explain
+
+    return [(f"{operator} on {device}", f"{path}: {why}", "") for operator, device, path, why in explain()]
 
 
 def _print_plain(tables: dict[str, list[Row]]) -> None:

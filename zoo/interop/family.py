@@ -8,21 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from zoo.blocks.api import ModelConfig
+from zoo.blocks.api import FFNConfig, ModelConfig
 from zoo.blocks.ffn.glu import GLUConfig
+from zoo.blocks.ffn.hybrid import FFNHybridConfig
 from zoo.blocks.ffn.mlp import MLPConfig
+from zoo.blocks.ffn.moe import MoEConfig
 from zoo.blocks.mixers.attention import AttentionConfig
 from zoo.blocks.mixers.hybrid import HybridConfig
+from zoo.blocks.mixers.mla import MLAConfig
+from zoo.blocks.positions import RopeConfig
+from zoo.blocks.positions.rotary_scaling import YarnScalingConfig
 from zoo.blocks.stack import TransformerConfig
 from zoo.interop.fields import Fields
-from zoo.interop.weights import Rule, to_ours, to_theirs
+from zoo.interop.weights import Rule, stored, to_ours, to_theirs
 from zoo.registry import ConfigError, encode
 
-__all__ = ["Family", "Weights", "attention_at", "common", "glu", "layered", "mlp", "plain_width", "same_computation"]
+__all__ = [
+    "Family",
+    "Weights",
+    "attention_at",
+    "common",
+    "experts",
+    "ffns",
+    "glu",
+    "layered",
+    "layered_ffn",
+    "latent_widths",
+    "mlp",
+    "plain_width",
+    "same_computation",
+]
+
+Part = TypeVar("Part")
 
 Weights = Mapping[str, Tensor] | None
 """Their weights by name, or None where only a config is at hand. They say which heads a checkpoint has."""
@@ -92,7 +113,7 @@ class Family:
 
 
 def _own(model: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return {name: tensor.detach() for name, tensor in stored(model).items()}
 
 
 def same_computation(config: ModelConfig, other: ModelConfig, what: str) -> None:
@@ -148,12 +169,36 @@ def plain_width(config: TransformerConfig) -> int:
     return mlp(config).hidden or int(config.dim * mlp(config).ratio)
 
 
+def ffns(config: TransformerConfig) -> list[FFNConfig]:
+    """The feed-forwards of the layers, those of the longer stack where there are two."""
+    depth = max(config.depth, getattr(config, "encoder_depth", None) or 0)
+    return [config.ffn.at(layer, config.depth) for layer in range(depth)]
+
+
+def experts(config: TransformerConfig) -> MoEConfig | None:
+    """The first mixture of experts among the layers' feed-forwards."""
+    return next((ffn for ffn in ffns(config) if isinstance(ffn, MoEConfig)), None)
+
+
 def layered(mixers: list[dict[str, Any]]) -> dict[str, Any]:
     """The mixer of a list of layers' mixers: one for all, or the shortest pattern that repeats."""
-    for period in range(1, len(mixers) + 1):
-        if all(mixer == mixers[i % period] for i, mixer in enumerate(mixers)):
-            return mixers[0] if period == 1 else {"name": HybridConfig.registered_name, "pattern": mixers[:period]}
-    return {"name": "attention"}  # no layers
+    if not mixers:
+        return {"name": "attention"}
+    pattern = _pattern(mixers)
+    return pattern[0] if len(pattern) == 1 else {"name": HybridConfig.registered_name, "pattern": pattern}
+
+
+def layered_ffn(layers: list[FFNConfig], without: FFNConfig) -> FFNConfig:
+    """The same of feed-forwards; `without` any layers."""
+    pattern = _pattern(layers) or [without]
+    return pattern[0] if len(pattern) == 1 else FFNHybridConfig(pattern=tuple(pattern))
+
+
+def _pattern(parts: list[Part]) -> list[Part]:
+    """The shortest beginning that gives all of them when it is repeated."""
+    periods = range(1, len(parts) + 1)
+    fits = (p for p in periods if all(part == parts[i % p] for i, part in enumerate(parts)))
+    return parts[: next(fits, 0)]
 
 
 def _names_first(path: str) -> tuple[str, bool, str]:
@@ -162,6 +207,7 @@ def _names_first(path: str) -> tuple[str, bool, str]:
     return place, leaf != "name", leaf
 
 
+_BALANCE = ("balance", "sequence_balance", "z_loss", "bias_rate", "capacity")
 _TRAINING = ("init_std", "scale_branches", "checkpointing", "drop_path", "dropout", "embedding_std", "head_dropout")
 
 
@@ -174,11 +220,9 @@ def _computed(config: ModelConfig) -> dict[str, Any]:
         plain["layers"] = {str(layer): _attention(config, layer) for layer in range(config.depth)}
         del plain["mixer"]
         plain["position"] = encode(config.position) if config.position.place == "input" else None
-        ffn: Any = config.ffn
-        if isinstance(ffn, (GLUConfig, MLPConfig)):
-            gated = isinstance(ffn, GLUConfig)
-            choices = {"activation": ffn.activation, "bias": ffn.bias}
-            plain["ffn"] = {"gated": gated, "hidden": plain_width(config), **choices}
+        layers = [_feed_forward(ffn, config.dim) for ffn in ffns(config)]
+        alike = all(layer == layers[0] for layer in layers)
+        plain["ffn"] = layers[0] if layers and alike else {str(i): layer for i, layer in enumerate(layers)}
         depth = getattr(config, "encoder_depth", None)
         if "encoder_depth" in plain:
             plain["encoder_depth"] = config.depth if depth is None else depth
@@ -187,6 +231,19 @@ def _computed(config: ModelConfig) -> dict[str, Any]:
         if "embedding_dim" in plain:
             plain["embedding_dim"] = plain["embedding_dim"] or config.dim
     return _flat(plain)
+
+
+def _feed_forward(ffn: FFNConfig | None, dim: int) -> dict[str, Any]:
+    if isinstance(ffn, GLUConfig):
+        return {"gated": True, "hidden": ffn.width(dim), "activation": ffn.activation, "bias": ffn.bias}
+    if isinstance(ffn, MLPConfig):
+        hidden = ffn.hidden or int(dim * ffn.ratio)
+        return {"gated": False, "hidden": hidden, "activation": ffn.activation, "bias": ffn.bias}
+    if isinstance(ffn, MoEConfig):
+        plain = {name: value for name, value in encode(ffn).items() if name not in _BALANCE}
+        plain |= {"normalise": ffn.renormalises, "has_bias": ffn.bias_rate > 0}
+        return plain | {"expert": _feed_forward(ffn.expert, dim), "shared": _feed_forward(ffn.shared, dim)}
+    return encode(ffn) or {}
 
 
 def _attention(config: TransformerConfig, layer: int) -> dict[str, Any]:
@@ -200,9 +257,28 @@ def _attention(config: TransformerConfig, layer: int) -> dict[str, Any]:
         plain["scale"] = round(width**-0.5 if mixer.scale is None else mixer.scale, 9)
         if mixer.qk_norm is None:
             del plain["qk_norm_over"]
-        position = mixer.position or (config.position if config.position.place in ("rotary", "bias") else None)
-        plain["position"] = encode(position)
+        if not mixer.temperature:
+            del plain["temperature_floor"]
+        plain["position"] = encode(_position(config, mixer))
+    if isinstance(mixer, MLAConfig):
+        position = _position(config, mixer)
+        plain |= {**latent_widths(config, mixer), "position": encode(position)}
+        if not (isinstance(position, RopeConfig) and isinstance(position.scaling, YarnScalingConfig)):
+            del plain["yarn_factor"]
     return plain
+
+
+def _position(config: TransformerConfig, mixer: AttentionConfig | MLAConfig) -> Any:
+    return mixer.position or (config.position if config.position.place in ("rotary", "bias") else None)
+
+
+def latent_widths(config: TransformerConfig, mixer: MLAConfig) -> dict[str, int]:
+    """The widths of a latent attention, by the names of its fields, with the defaults filled in."""
+    heads = mixer.heads or config.heads
+    nope = mixer.nope_dim or config.dim // heads
+    rope = -(-nope // 8) * 4 if mixer.rope_dim is None else mixer.rope_dim
+    widths = {"heads": heads, "nope_dim": nope, "rope_dim": rope, "value_dim": mixer.value_dim or nope}
+    return widths | {"kv_rank": mixer.kv_rank or 4 * nope}
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -14,6 +14,7 @@ then says true all the same, beside `scale_decoder_outputs` false, and unties wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from zoo.blocks.ffn.glu import GLUConfig
@@ -23,7 +24,7 @@ from zoo.interop.fields import ACTIVATIONS, Fields, activation_name
 from zoo.interop.weights import Rule, both, fused, linear
 from zoo.models.t5 import T5Config
 
-__all__ = ["T5"]
+__all__ = ["T5", "rules_of", "shape_of"]
 
 _ONLY = ("weight",)
 
@@ -78,42 +79,61 @@ def _read(fields: Fields, weights: Weights) -> T5Config:
     )
 
 
-def _write(config: T5Config) -> dict[str, Any]:
-    mixer, ffn, position = attention_at(config, 0), config.ffn, config.position
-    activation = activation_name(getattr(ffn, "activation", "relu"))
-    if isinstance(ffn, GLUConfig):  # there "gated-gelu" is the tanh form
-        activation = {"gelu_new": "gated-gelu", "gelu": "gated-gelu_python"}.get(activation, f"gated-{activation}")
+def shape_of(config: T5Config) -> dict[str, Any]:
+    """Their fields of all but the feed-forwards and the head."""
+    mixer, position = attention_at(config, 0), config.position
     bias = position if isinstance(position, T5BiasConfig) else T5BiasConfig()
     return {
-        "architectures": ["T5ForConditionalGeneration"],
         "is_encoder_decoder": True,
         "vocab_size": config.vocab_size,
         "d_model": config.dim,
         "d_kv": mixer.head_dim or config.dim // config.heads,
-        "d_ff": plain_width(config),
         "num_layers": config.depth if config.encoder_depth is None else config.encoder_depth,
         "num_decoder_layers": config.depth,
         "num_heads": config.heads,
         "relative_attention_num_buckets": bias.num_buckets,
         "relative_attention_max_distance": bias.max_distance,
         "layer_norm_epsilon": getattr(config.norm, "eps", 1e-6),
-        "feed_forward_proj": activation,
         "tie_word_embeddings": config.tie_embeddings,
-        "scale_decoder_outputs": config.scale_head,
         "dropout_rate": config.dropout,
-        "n_positions": config.max_len,
         "decoder_start_token_id": config.start_id,
         "pad_token_id": config.start_id,
     }
 
 
-def _rules(config: T5Config) -> list[Rule]:
+def _write(config: T5Config) -> dict[str, Any]:
+    ffn = config.ffn
+    activation = activation_name(getattr(ffn, "activation", "relu"))
+    if isinstance(ffn, GLUConfig):  # there "gated-gelu" is the tanh form
+        activation = {"gelu_new": "gated-gelu", "gelu": "gated-gelu_python"}.get(activation, f"gated-{activation}")
+    return shape_of(config) | {
+        "architectures": ["T5ForConditionalGeneration"],
+        "d_ff": plain_width(config),
+        "feed_forward_proj": activation,
+        "scale_decoder_outputs": config.scale_head,
+        "n_positions": config.max_len,
+    }
+
+
+def _dense_rules(config: T5Config, layer: int, ours: str, theirs: str) -> list[Rule]:
+    gated = isinstance(config.ffn, GLUConfig)
+    names = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
+    pairs = names.items()
+    return [r for mine, name in pairs for r in linear(f"{ours}.{mine}", f"{theirs}.DenseReluDense.{name}", _ONLY)]
+
+
+FFNRules = Callable[[T5Config, int, str, str], list[Rule]]
+"""Rules of a feed-forward from the config, its layer, and its name here and there."""
+
+
+def rules_of(config: T5Config, ffn_rules: FFNRules = _dense_rules) -> list[Rule]:
+    """All weights; the feed-forwards may be others than T5's."""
     copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     rules = [both("embed.weight", "shared.weight", *copies, *(("lm_head.weight",) if config.tie_embeddings else ()))]
     if not config.tie_embeddings:
         rules.append(both("head.weight", "lm_head.weight"))
     depth = config.depth if config.encoder_depth is None else config.encoder_depth
-    gated, mixer = isinstance(config.ffn, GLUConfig), attention_at(config, 0)
+    mixer = attention_at(config, 0)
     rows = (config.heads * (mixer.head_dim or config.dim // config.heads),) * 3
     for side, layers in (("encoder", depth), ("decoder", config.depth)):
         rules += linear(f"{side}.norm", f"{side}.final_layer_norm", _ONLY)
@@ -134,13 +154,11 @@ def _rules(config: T5Config) -> list[Rule]:
                 rules += linear(f"{ours}.{place}.out", out, _ONLY)
                 rules += linear(f"{ours}.residuals.{place}.norm", f"{where}.layer_norm", _ONLY)
             where = f"{theirs}.{len(places)}"
-            names = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
-            for mine, name in names.items():
-                rules += linear(f"{ours}.ffn.{mine}", f"{where}.DenseReluDense.{name}", _ONLY)
+            rules += ffn_rules(config, layer, f"{ours}.ffn", where)
             rules += linear(f"{ours}.residuals.ffn.norm", f"{where}.layer_norm", _ONLY)
     # An old file of Google's holds a bias that nothing reads.
     unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
     return [*rules, Rule((), (unread,), kept=False)]
 
 
-T5 = Family("t5", "", _read, _write, _rules)
+T5 = Family("t5", "", _read, _write, rules_of)

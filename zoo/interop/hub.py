@@ -20,9 +20,23 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from zoo.interop import hf_bart, hf_bert, hf_electra, hf_gpt2, hf_llama, hf_modernbert, hf_t5, hf_vit
-from zoo.interop.family import Family
-from zoo.interop.weights import load_weights
+from zoo.interop import (
+    hf_bart,
+    hf_bert,
+    hf_deepseek,
+    hf_electra,
+    hf_gpt2,
+    hf_llama,
+    hf_llama4,
+    hf_mamba,
+    hf_modernbert,
+    hf_moe,
+    hf_switch,
+    hf_t5,
+    hf_vit,
+)
+from zoo.interop.family import Family, experts
+from zoo.interop.weights import load_weights, stored
 from zoo.models import electra
 from zoo.models.bert import BERTConfig
 from zoo.models.electra import ELECTRAConfig
@@ -59,12 +73,19 @@ FAMILIES: dict[str, Family] = {
         hf_llama.QWEN3,
         hf_llama.GEMMA2,
         hf_llama.OLMO2,
+        hf_moe.MIXTRAL,
+        hf_moe.QWEN3_MOE,
+        hf_deepseek.DEEPSEEK_V3,
+        hf_llama4.LLAMA4,
+        hf_mamba.MAMBA,
+        hf_mamba.MAMBA2,
         hf_bert.BERT,
         hf_bert.ROBERTA,
         hf_bert.DISTILBERT,
         hf_electra.ELECTRA,
         hf_modernbert.MODERNBERT,
         hf_t5.T5,
+        hf_switch.SWITCH,
         hf_bart.BART,
         hf_bart.MARIAN,
         _VIT,
@@ -137,7 +158,7 @@ def _model_type(config: Any) -> str:
     if isinstance(config, ViTConfig):
         return "vit"
     if isinstance(config, T5Config):
-        return "t5"
+        return "t5" if experts(config) is None else "switch_transformers"
     if isinstance(config, OriginalTransformerConfig):
         return "bart" if config.position.registered_name == "learned" else "marian"
     if isinstance(config, BERTConfig) and not isinstance(config, ELECTRAConfig):
@@ -149,13 +170,22 @@ def _model_type(config: Any) -> str:
             return "distilbert"
         return "roberta" if getattr(config.position, "offset", 0) else "bert"
     if isinstance(config, GPTConfig):
+        if config.mixer.registered_name in ("mamba", "mamba2"):
+            return config.mixer.registered_name
         if config.position.place == "input":
             return "gpt2"
         residual, mixer = config.residual.registered_name, config.mixer.at(0, max(config.depth, 1))
+        moe = experts(config)
+        if mixer.registered_name == "mla":
+            return "deepseek_v3"
+        if moe is not None and moe.weigh == "input":
+            return "llama4_text"
         if residual in ("sandwich", "res_post"):
             return {"sandwich": "gemma2", "res_post": "olmo2"}[residual]
         if getattr(mixer, "qk_norm", None) is not None:
-            return "qwen3"
+            return "qwen3" if moe is None else "qwen3_moe"
+        if moe is not None:
+            return "mixtral"
         return "mistral" if getattr(mixer, "window", None) is not None else "llama"
     name = getattr(config, "registered_name", "") or "this model"
     raise ConfigError(f"'{name}' has no counterpart in transformers; choices: gpt, bert, electra, t5, transformer, vit")
@@ -189,18 +219,20 @@ def _pair(discriminator: Path, generator: Path, device: torch.device | str, dtyp
 
 def _fill(model: nn.Module, pairs: Iterator[tuple[str, Tensor]], dtype: torch.dtype | None, folder: Path) -> None:
     """Give each parameter of a model on the meta device its tensor; shared modules hold one parameter, so stay tied."""
-    left = dict(model.named_parameters())
+    left = stored(model)
     for name, tensor in pairs:
         if name not in left:
             raise ConfigError(f"{folder}: weight '{name}' has no place in the model")
-        expected = left.pop(name).shape
-        if expected != tensor.shape:
+        empty = left.pop(name)
+        if empty.shape != tensor.shape:
             raise ConfigError(
-                f"{folder}: weight '{name}' is {tuple(tensor.shape)} where the config says {tuple(expected)}"
+                f"{folder}: weight '{name}' is {tuple(tensor.shape)} where the config says {tuple(empty.shape)}"
             )
         place, _, leaf = name.rpartition(".")
-        tensor = tensor if dtype is None else tensor.to(dtype)
-        setattr(model.get_submodule(place), leaf, nn.Parameter(tensor))
+        module = model.get_submodule(place)
+        setattr(module, leaf, nn.Parameter(tensor) if isinstance(empty, nn.Parameter) else tensor)
+        if dtype is not None:
+            module.to(dtype)  # which a router takes in its own way
     if left:
         raise ConfigError(f"{folder}: the file has nothing for weight '{min(left)}'")
     assert not any(buffer.is_meta for buffer in model.buffers())

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.registry import ConfigError
 
-__all__ = ["Rule", "View", "both", "fused", "kinds_of", "linear", "load_weights", "to_ours", "to_theirs"]
+__all__ = ["Rule", "View", "both", "fused", "kinds_of", "linear", "load_weights", "stored", "to_ours", "to_theirs"]
 
-View = Literal["same", "transposed", "row"]
-"""How theirs differs from ours: not at all, (inputs, outputs) as GPT-2's Conv1D, or (1, N) for our (N,)."""
+View = Literal["same", "transposed", "row", "depthwise", "stacked"]
+"""How theirs differs from ours: not at all, (..., inputs, outputs) as GPT-2's Conv1D, (1, N) for our (N,), (C, 1, W) of
+torch's Conv1d for our (C, W), or (O, I) of one expert for our (1, O, I) in a stack of experts."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,15 @@ class Rule:
     ours_rows: tuple[int, ...] = ()
     """Rows of each, where there are several."""
     theirs_rows: tuple[int, ...] = ()
+    axis: int = 0
+    """Along which several stand: 1 for the outputs of stacked experts."""
     view: View = "same"
     aliases: tuple[str, ...] = ()
     """Further names that the same tensor has in their files, because their modules share it."""
     kept: bool = True
     """False for weights of theirs that are read and not written, or that have no place here."""
+    other: Rule | None = None
+    """The same tensors of ours in another layout of theirs, read where all of that is there, and not written."""
 
 
 def both(ours: str, theirs: str, *aliases: str, view: View = "same") -> Rule:
@@ -57,6 +62,12 @@ def kinds_of(bias: bool) -> tuple[str, ...]:
     return ("weight", "bias") if bias else ("weight",)
 
 
+def stored(model: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint of ours holds: parameters by their first names, and the buffers that are not made anew."""
+    kept = model.state_dict(keep_vars=True).keys()
+    return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in kept}
+
+
 def to_ours(rules: Iterable[Rule], theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our state dict from theirs. Raises ConfigError for a weight that is missing, or left over without a rule."""
     ours = dict(load_weights(rules, theirs.keys(), theirs.__getitem__))
@@ -71,7 +82,8 @@ def load_weights(
     `names` are all names of theirs, `get` reads one. Raises ConfigError for a weight missing or left over, before it
     reads any.
     """
-    rules, left = list(rules), set(names)
+    left = set(names)
+    rules = [rule.other if rule.other is not None and left.issuperset(rule.other.theirs) else rule for rule in rules]
     sources: list[tuple[Rule, list[str]]] = []
     for rule in rules:
         found = [name for name in rule.theirs if name in left]
@@ -87,8 +99,8 @@ def load_weights(
         raise ConfigError(f"weight '{name}' has no counterpart; is it a model of the same family and shape?")
     for rule, found in sources:
         if rule.kept:
-            whole = _joined([_seen(get(name), rule.view) for name in found])
-            yield from zip(rule.ours, _parts(whole, rule.ours_rows), strict=True)
+            whole = _joined([_seen(get(name), rule.view) for name in found], rule.axis)
+            yield from zip(rule.ours, _parts(whole, rule.ours_rows, rule.axis), strict=True)
 
 
 def to_theirs(rules: Iterable[Rule], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -101,9 +113,9 @@ def to_theirs(rules: Iterable[Rule], ours: Mapping[str, Tensor]) -> dict[str, Te
         absent = [name for name in rule.ours if name not in ours]
         if absent:
             raise ConfigError(f"weight '{absent[0]}' is missing; is it a model of the same family and shape?")
-        whole = _joined([ours[name] for name in rule.ours])
-        for name, part in zip(rule.theirs, _parts(whole, rule.theirs_rows), strict=True):
-            theirs[name] = (part[None] if rule.view == "row" else _seen(part, rule.view)).contiguous()
+        whole = _joined([ours[name] for name in rule.ours], rule.axis)
+        for name, part in zip(rule.theirs, _parts(whole, rule.theirs_rows, rule.axis), strict=True):
+            theirs[name] = _shown(part, rule.view).contiguous()
         used.update(rule.ours)
     left = ours.keys() - used
     if left:
@@ -112,18 +124,33 @@ def to_theirs(rules: Iterable[Rule], ours: Mapping[str, Tensor]) -> dict[str, Te
 
 
 def _seen(tensor: Tensor, view: View) -> Tensor:
+    """Ours from theirs."""
     if view == "transposed":
-        return tensor.t().contiguous()
+        return tensor.mT.contiguous()
+    if view == "depthwise":
+        return tensor.flatten(1)
+    if view == "stacked":
+        return tensor[None]
     return tensor.reshape(-1) if view == "row" else tensor
 
 
-def _joined(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+def _shown(tensor: Tensor, view: View) -> Tensor:
+    """Theirs from ours."""
+    if view == "depthwise":
+        return tensor[:, None]
+    if view == "stacked":
+        return tensor.squeeze(0)
+    return tensor[None] if view == "row" else _seen(tensor, view)
 
 
-def _parts(whole: Tensor, rows: tuple[int, ...]) -> tuple[Tensor, ...]:
+def _joined(tensors: list[Tensor], axis: int) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, axis)
+
+
+def _parts(whole: Tensor, rows: tuple[int, ...], axis: int) -> tuple[Tensor, ...]:
     if not rows:
         return (whole,)
-    if sum(rows) != len(whole):
-        raise ConfigError(f"a fused weight has {len(whole)} rows where the config says {' + '.join(map(str, rows))}")
-    return whole.split(rows)
+    if sum(rows) != whole.shape[axis]:
+        told = f"{' + '.join(map(str, rows[:4]))}{' + ...' if len(rows) > 4 else ''}"
+        raise ConfigError(f"a fused weight has {whole.shape[axis]} rows where the config says {told}")
+    return whole.split(rows, axis)

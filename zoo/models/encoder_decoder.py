@@ -39,7 +39,8 @@ class EncoderDecoderConfig(TransformerConfig):
     encoder_depth: Annotated[int, Field(ge=0)] | None = None
     """None: `depth`."""
     cross: Annotated[MixerConfig | None, part("mixer")] = None
-    """What reads the memory; None: `mixer` where it can read a second sequence, else attention."""
+    """What reads the memory; None: `mixer` where it can read a second sequence, else the family's own attention. A
+    recurrent mixer cannot, so `mixer=mamba2` stands before the family's attention over the memory."""
     start_id: Annotated[int, Field(ge=0)] = 0
     """First token of every target row."""
     tie_embeddings: bool = True
@@ -54,7 +55,8 @@ class EncoderDecoderConfig(TransformerConfig):
 
     @property
     def cross_mixer(self) -> MixerConfig:
-        return self.cross or self.mixer.for_memory() or AttentionConfig()
+        own: MixerConfig = type(self).model_fields["mixer"].default
+        return self.cross or self.mixer.for_memory() or own.for_memory() or AttentionConfig()
 
     def build(self) -> EncoderDecoder:
         return EncoderDecoder(self)

@@ -5,7 +5,7 @@ exactly goes through it, also where that takes a rewriting:
 
     value width != key width    the narrower is padded with zeros
     learned sink logit          one extra key with that score and value 0, carried in one extra channel
-    sliding window              blocks of queries, each over its own slice of keys: O(T W) memory
+    sliding window, chunks      blocks of queries, each over its own slice of keys: O(T W) memory
     long masked rows            blocks of queries, each with its own rows of the mask, recomputed in backward
 
 Only a logit soft-cap needs the scores themselves; they are made for a block of queries at a time. Short rows on a
@@ -64,9 +64,9 @@ def attention(
         return _block(q, k, v, visible, slice(0, t), slice(0, s), scale, bias, softcap, sink_logit, dropout, True)
     if softcap is None and bias is None and visible.plain_causal:
         return _fused(q, k, v, None, scale=scale, sink_logit=sink_logit, dropout=dropout, causal=True)
-    if visible.banded and visible.window is not None and t > 2 * max(visible.window, BLOCK):
+    if visible.banded and t > 2 * max(visible.reach or 0, BLOCK):
         return _blocks(q, k, v, visible, scale, bias, softcap, sink_logit, dropout)
-    mask_entries = 0 if visible.everything or not (visible.causal or visible.window or bias or softcap) else t * s
+    mask_entries = 0 if visible.everything or not (visible.causal or visible.reach or bias or softcap) else t * s
     if visible.query_documents is not None:
         mask_entries = t * s
     if mask_entries > DENSE_ENTRIES and t > BLOCK:
@@ -96,15 +96,12 @@ def _blocks(
     """Blocks of queries one after the other; a block's mask and scores live only as long as the block."""
     t, s = q.shape[-2], k.shape[-2]
     needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    banded = visible.banded and visible.window is not None and visible.sinks == 0
-    size = max(BLOCK, visible.window or 0) if banded else BLOCK
+    banded = visible.banded and visible.sinks == 0
+    size = max(BLOCK, visible.reach or 0) if banded else BLOCK
     outputs = []
     for start in range(0, t, size):
         rows = slice(start, min(start + size, t))
-        columns = slice(0, s)
-        if banded and visible.window is not None:
-            last = rows.stop if visible.causal else min(s, rows.stop + visible.window - 1)
-            columns = slice(max(0, start - visible.window + 1), last)
+        columns = visible.band(rows, s) if banded else slice(0, s)
         arguments = (q[..., rows, :], k[..., columns, :], v[..., columns, :], visible, rows, columns, scale, bias)
         if needs_grad and not torch.compiler.is_compiling():
             outputs.append(

@@ -9,9 +9,10 @@
     Mamba-2              g per token and head  gated delta, KDA     the same with g per head, or per key channel
                                                RWKV-7               its own g, a and b
 
-Four forms of it, equal in outputs, final states and gradients: `naive_recurrence` is the formula as a loop over time,
+Forms of it, equal in outputs, final states and gradients: `naive_recurrence` is the formula as a loop over time,
 `recurrence_step` one turn of that loop, `chunked_recurrence` is made of matrix products (the form for any device, for
-torch.compile and for export), and zoo/ops/kernels.py names the compiled ones. `recurrence` picks.
+torch.compile and for export), compiled/recurrence.py has loops for a CPU and fla_recurrence.py kernels for CUDA.
+`recurrence` picks, by zoo/ops/kernels.py.
 
 The chunked form. With u_t = P_t' b_t every write is a key times a value, a_t u_t' + k_t v_t', so inside a chunk that
 starts from S the u solve one triangular system, (1 - M_ba) u = b~ S + M_bk v (Yang et al. 2024, arXiv:2406.06484),
@@ -21,14 +22,15 @@ exponential is at most 1: decays near 0, and exactly 0, need no guard.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from zoo.ops.kernels import chosen
+
 __all__ = ["chunked_recurrence", "naive_recurrence", "recurrence", "recurrence_step"]
-
-SUB_CHUNK = 8  # decays per channel: tokens whose pairs are formed channel by channel
-
 
 def recurrence(
     q: Tensor,
@@ -52,15 +54,31 @@ def recurrence(
     state is fp32 or better. Raises ValueError for shapes that do not fit, or one of a and b without the other.
     """
     check_shapes(q, k, v, decay, a, b, state, mask, starts)
-    out_dtype = v.dtype
-    with torch.autocast(q.device.type, enabled=False):
-        q, k, v, decay, a, b, state = (x if x is None else at_least_fp32(x) for x in (q, k, v, decay, a, b, state))
-        q, k = shared_heads(q, v.shape[2]), shared_heads(k, v.shape[2])
-        k, decay, a = skip_and_start(k, v, decay, a, mask, starts)
+    heads, length, out_dtype = v.shape[2], v.shape[1], v.dtype
+    form = chosen("recurrence", v.device, v.dtype) if length > 1 else "torch"
+    starts = starts if starts is None or mask is None else starts & mask
+    given = [x for x in (q, k, v, decay, a, b, state) if x is not None]
+    dtype = reduce(torch.promote_types, [x.dtype for x in given], torch.float32)
+    with torch.autocast(v.device.type, enabled=False):
         if state is None:
-            state = v.new_zeros(v.shape[0], v.shape[2], k.shape[3], v.shape[3])
-        if q.shape[1] == 1:
-            turn = [None if x is None else x[:, 0] if x.dim() > 1 else x for x in (q, k, v, decay, a, b)]
+            state = v.new_zeros(v.shape[0], heads, k.shape[3], v.shape[3], dtype=dtype)
+        k, decay, a = without_masked(k, decay, a, mask, v)
+        if form == "fla":
+            from zoo.ops.fla_recurrence import fla_recurrence
+
+            q, k = shared_heads(q, heads), shared_heads(k, heads)
+            return fla_recurrence(q, k, v, decay, a, b, state, starts)
+        decay = with_starts(decay, starts, v)
+        q, k, v, state = (x.to(dtype) for x in (q, k, v, state))
+        decay, a, b = (x if x is None else x.to(dtype) for x in (decay, a, b))
+        if form == "numba":
+            from zoo.ops.compiled.recurrence import compiled_recurrence
+
+            out, state = compiled_recurrence(q, k, v, decay, a, b, state)
+            return out.to(out_dtype), state
+        q, k = shared_heads(q, heads), shared_heads(k, heads)
+        if length == 1:
+            turn = [x if x is None or x.dim() == 1 else x[:, 0] for x in (q, k, v, decay, a, b)]
             out, state = recurrence_step(*turn, state)  # type: ignore[arg-type]
             return out[:, None].to(out_dtype), state
         out, state = chunked_recurrence(q, k, v, decay, a, b, state, chunk)
@@ -134,19 +152,20 @@ def chunked_recurrence(
     """
     length = v.shape[1]
     c = min(chunk, length)
+    c = c if decay is None or decay.dim() < 4 else 1 << (c - 1).bit_length()  # see _pairs_by_channel
     g = None if decay is None else _chunked_decay(decay, length, c)  # (B, n, H, c, 1 or K)
+    to_here, to_end, whole = (None, None, None) if g is None else _decays(g)
     q, k, v = (_chunks(x, c) for x in (q, k, v))  # (B, n, H, c, K or V)
-    pairs = _Pairs(g, c, q)
-    to_here, to_end, whole = pairs.to_here, pairs.to_end, pairs.whole
     written = _decayed(k, to_end).mT @ v  # (B, n, H, K, V)
     if a is None or b is None:
+        ((qk,),) = _pairs([q], [k], g)  # (B, n, H, c, c)
         seen, state = _diagonal_scan(whole, written, state)  # (B, n, H, K, V) states that the chunks start from
-        out = _decayed(q, to_here) @ seen + pairs(q, k) @ v  # (B, n, H, c, V)
+        out = _decayed(q, to_here) @ seen + qk @ v  # (B, n, H, c, V)
         return _tokens(out, length), state
     a, b = _chunks(a, c), _chunks(b, c)
-    seen_by_b, strict = _decayed(b, to_here), pairs(b, k).tril(-1)
-    right = torch.cat([seen_by_b, strict @ v], dim=-1)  # (B, n, H, c, K + V)
-    system = -pairs(b, a).tril(-1)  # its diagonal of ones is not stored
+    (qk, qa), (bk, ba) = _pairs([q, b], [k, a], g)
+    right = torch.cat([_decayed(b, to_here), bk.tril(-1) @ v], dim=-1)  # (B, n, H, c, K + V)
+    system = -ba.tril(-1)  # its diagonal of ones is not stored
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
     of_state, of_values = solved.split([k.shape[-1], v.shape[-1]], dim=-1)  # u = of_state S + of_values
     late = _decayed(a, to_end).mT  # (B, n, H, K, c)
@@ -154,50 +173,14 @@ def chunked_recurrence(
     turn = late @ of_state + (eye if whole is None else eye * whole)  # (B, n, H, K, K)
     seen, state = _matrix_scan(turn, written + late @ of_values, state)
     u = of_state @ seen + of_values  # (B, n, H, c, V)
-    out = _decayed(q, to_here) @ seen + pairs(q, a) @ u + pairs(q, k) @ v
+    out = _decayed(q, to_here) @ seen + qa @ u + qk @ v
     return _tokens(out, length), state
 
 
-class _Pairs:
-    """Products x_i' exp(g_{j+1} + ... + g_i) y_j for j <= i inside each chunk, and the decays from and to its ends."""
-
-    def __init__(self, g: Tensor | None, c: int, like: Tensor) -> None:
-        self.g, self.c = g, c
-        self.lower = torch.ones(c, c, dtype=torch.bool, device=like.device).tril()
-        self.to_here = self.to_end = self.whole = self.decays = None
-        if g is None:
-            return
-        sums = g.cumsum(-2)
-        self.to_here, self.whole = sums.exp(), sums[..., -1:, :].exp()  # (B, n, H, c, 1 or K), (B, n, H, 1, 1 or K)
-        self.to_end = _sums_after(g).exp()
-        if g.shape[-1] == 1:
-            self.decays = _segment_sums(g).squeeze(-1).exp()  # (B, n, H, c, c)
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """x, y (B, n, H, c, K) -> (B, n, H, c, c), zero above the diagonal."""
-        if self.g is None:
-            return (x @ y.mT).tril()
-        if self.decays is not None:
-            return (x @ y.mT) * self.decays
-        return self._by_channel(x, y, self.g)
-
-    def _by_channel(self, x: Tensor, y: Tensor, g: Tensor) -> Tensor:
-        """Blocks of a few tokens: inside one every pair and channel has its decay, between them there are products of
-        what is decayed to a block's start and from another's end."""
-        s = SUB_CHUNK
-        short = -self.c % s
-        x, y, g = (F.pad(z, (0, 0, 0, short)).unflatten(-2, (-1, s)) for z in (x, y, g))  # (B, n, H, m, s, K)
-        inside = torch.einsum("...ik,...jk,...ijk->...ij", x, y, _segment_sums(g).exp())  # (B, n, H, m, s, s)
-        from_start, to_end, whole = g.cumsum(-2).exp(), _sums_after(g).exp(), g.sum(-2, keepdim=True).exp()
-        rows, earlier = [], None
-        queries, keys = (x * from_start).unbind(-3), (y * to_end).unbind(-3)  # m of (B, n, H, s, K)
-        for block, (query, key, own, over) in enumerate(
-            zip(queries, keys, inside.unbind(-3), whole.unbind(-3), strict=True)
-        ):
-            row = own if earlier is None else torch.cat([query @ earlier.mT, own], dim=-1)
-            rows.append(F.pad(row, (0, (len(queries) - block - 1) * s)))
-            earlier = key if earlier is None else torch.cat([earlier * over, key], dim=-2)
-        return torch.cat(rows, dim=-2)[..., : self.c, : self.c]
+def _decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of log decays (..., c, D): the decays from before the first token to each, from each to the last, and of all."""
+    sums = g.cumsum(-2)
+    return sums.exp(), _sums_after(g).exp(), sums[..., -1:, :].exp()
 
 
 def _sums_after(g: Tensor) -> Tensor:
@@ -205,16 +188,46 @@ def _sums_after(g: Tensor) -> Tensor:
     return F.pad(g[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2)
 
 
-def _segment_sums(g: Tensor) -> Tensor:
-    """(..., c, D) -> (..., c, c, D): g_{j+1} + ... + g_i at [i, j], -inf where j > i."""
+def _pairs(xs: list[Tensor], ys: list[Tensor], g: Tensor | None) -> list[list[Tensor]]:
+    """Of all x and y (..., c, K): x_i' exp(g_{j+1} + ... + g_i) y_j for j <= i, (..., c, c), zero above the diagonal."""
+    if g is None:
+        return [[(x @ y.mT).tril() for y in ys] for x in xs]
+    if g.shape[-1] == 1:
+        decays = _between(g)
+        return [[(x @ y.mT) * decays for y in ys] for x in xs]
+    return _pairs_by_channel(xs, ys, g)
+
+
+def _between(g: Tensor) -> Tensor:
+    """(..., c, 1) -> (..., c, c): exp(g_{j+1} + ... + g_i) at [i, j], zero above the diagonal."""
     c = g.shape[-2]
-    later = g.unsqueeze(-2).expand(*g.shape[:-1], c, g.shape[-1]).masked_fill(~_lower(c, -1, g), 0.0)  # g_i at [i, j < i]
-    return later.cumsum(-3).masked_fill(~_lower(c, 0, g), -torch.inf)
+    later = torch.ones(c, c, dtype=torch.bool, device=g.device).triu(1)  # i > j at [j, i]
+    sums = g.mT.expand(*g.shape[:-2], c, c).masked_fill(~later, 0.0).cumsum(-1)
+    return sums.masked_fill(later.mT, -torch.inf).exp().mT
 
 
-def _lower(c: int, diagonal: int, like: Tensor) -> Tensor:
-    """(c, c, 1) bool, True at and below the diagonal."""
-    return torch.ones(c, c, dtype=torch.bool, device=like.device).tril(diagonal)[..., None]
+def _pairs_by_channel(xs: list[Tensor], ys: list[Tensor], g: Tensor) -> list[list[Tensor]]:
+    """Where every channel has its decay: blocks of 1, 2, 4 ... tokens are joined in twos. Between the two, x is decayed
+    from where the later block begins and y to there, so that their pairs are matrix products."""
+    blocks = [[(x * y).sum(-1)[..., None, None] for y in ys] for x in xs]  # (..., c, 1, 1)
+    size = 1
+    while size < g.shape[-2]:
+        early, late = g.unflatten(-2, (-1, 2, size)).unbind(-3)  # (..., c / 2 size, size, K)
+        to_here, to_end = late.cumsum(-2).exp(), _sums_after(early).exp()
+        later = [x.unflatten(-2, (-1, 2, size)).unbind(-3)[1] * to_here for x in xs]
+        earlier = [y.unflatten(-2, (-1, 2, size)).unbind(-3)[0] * to_end for y in ys]
+        blocks = [
+            [_joined(block, x @ y.mT) for block, y in zip(row, earlier, strict=True)]
+            for row, x in zip(blocks, later, strict=True)
+        ]
+        size *= 2
+    return [[block.squeeze(-3) for block in row] for row in blocks]
+
+
+def _joined(blocks: Tensor, between: Tensor) -> Tensor:
+    """(..., 2 n, s, s) on the diagonal and (..., n, s, s) beneath it -> (..., n, 2 s, 2 s)."""
+    first, second = blocks.unflatten(-3, (-1, 2)).unbind(-3)
+    return torch.cat([F.pad(first, (0, first.shape[-1])), torch.cat([between, second], dim=-1)], dim=-2)
 
 
 def _decayed(x: Tensor, decay: Tensor | None) -> Tensor:
@@ -270,22 +283,24 @@ def shared_heads(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], dim=2)
 
 
-def skip_and_start(
-    k: Tensor, v: Tensor, decay: Tensor | None, a: Tensor | None, mask: Tensor | None, starts: Tensor | None
+def without_masked(
+    k: Tensor, decay: Tensor | None, a: Tensor | None, mask: Tensor | None, v: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """k, decay and a with no-ops at masked tokens (they write nothing and forget nothing) and, at the first token of a
-    document, a log decay of -inf."""
-    if decay is not None and decay.dim() == 1 and (mask is not None or starts is not None):
-        decay = decay.expand(*v.shape[:2], -1)  # (B, T, H)
-    if starts is not None:
-        decay = v.new_zeros(v.shape[:3]) if decay is None else decay
-        decay = decay.masked_fill(_heads(starts, decay), -torch.inf)
-    if mask is not None:
-        skipped = ~mask
-        k = k.masked_fill(_heads(skipped, k), 0.0)
-        decay = None if decay is None else decay.masked_fill(_heads(skipped, decay), 0.0)
-        a = None if a is None else a.masked_fill(_heads(skipped, a), 0.0)
-    return k, decay, a
+    """k, decay and a where masked tokens write nothing and forget nothing."""
+    if mask is None:
+        return k, decay, a
+    decay = decay.expand(v.shape[:3]) if decay is not None and decay.dim() == 1 else decay  # (B, T, H)
+    k, decay, a = (x if x is None else x.masked_fill(_heads(~mask, x), 0.0) for x in (k, decay, a))
+    return k, decay, a  # type: ignore[return-value]
+
+
+def with_starts(decay: Tensor | None, starts: Tensor | None, v: Tensor) -> Tensor | None:
+    """A log decay of -inf at the first token of a document."""
+    if starts is None:
+        return decay
+    decay = v.new_zeros(v.shape[:3]) if decay is None else decay
+    decay = decay.expand(v.shape[:3]) if decay.dim() == 1 else decay  # (B, T, H)
+    return decay.masked_fill(_heads(starts, decay), -torch.inf)
 
 
 def _heads(flags: Tensor, like: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ class Visibility:
 
     causal:     j <= i
     window W:   causal i - j < W, else |i - j| < W; the first `sinks` tokens of the row stay visible
+    chunk C:    floor(i / C) = floor(j / C)
     key_mask:   only real keys
     documents:  only keys of the query's own document
     """
@@ -37,6 +38,7 @@ class Visibility:
     causal: bool = False
     window: int | None = None
     sinks: int = 0
+    chunk: int | None = None
     contiguous: bool = False
     """The keys are the queries themselves, unpadded and in order: T = S and both indices are 0..T-1."""
     everything: bool = False
@@ -45,12 +47,27 @@ class Visibility:
     @property
     def plain_causal(self) -> bool:
         """True where SDPA's own causal flag, which is anchored to the first key, says exactly this."""
-        return self.contiguous and self.causal and self.window is None and self.query_documents is None
+        one_chunk = self.chunk is None or self.query_index.shape[-1] <= self.chunk
+        return self.contiguous and self.causal and self.window is None and one_chunk and self.query_documents is None
+
+    @property
+    def reach(self) -> int | None:
+        """Tokens of the window or the chunk, the smaller of both; None where nothing limits the distance."""
+        return min((limit for limit in (self.window, self.chunk) if limit is not None), default=None)
 
     @property
     def banded(self) -> bool:
         """True where the visible keys of a block of queries are a slice (and the sinks)."""
-        return self.contiguous and self.window is not None and self.query_documents is None
+        return self.contiguous and self.reach is not None and self.query_documents is None
+
+    def band(self, rows: slice, keys: int) -> slice:
+        """That slice, without the sinks, for a block of queries."""
+        first, last = 0, keys
+        if self.window is not None:
+            first, last = max(0, rows.start - self.window + 1), min(keys, rows.stop + self.window - 1)
+        if self.chunk is not None:
+            first, last = max(first, rows.start // self.chunk * self.chunk), min(last, _up(rows.stop, self.chunk))
+        return slice(first, rows.stop if self.causal else last)
 
     def mask(self, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor | None:
         """(B or 1, 1, t, s) bool, True = may attend, for some queries and keys; None where all may.
@@ -60,7 +77,7 @@ class Visibility:
         if self.everything:
             return None
         allowed: Tensor | None = None
-        if self.causal or self.window is not None:
+        if self.causal or self.reach is not None:
             i = self.query_index[..., rows].unsqueeze(-1)  # (t, 1) or (B, t, 1)
             j = self.key_index[..., columns].unsqueeze(-2)  # (1, s) or (B, 1, s)
             if self.causal:
@@ -70,6 +87,9 @@ class Visibility:
                 if self.sinks:
                     near = near | (j < self.sinks)
                 allowed = near if allowed is None else allowed & near
+            if self.chunk is not None:
+                own = i // self.chunk == j // self.chunk
+                allowed = own if allowed is None else allowed & own
         if self.query_documents is not None and self.key_documents is not None:
             same = self.query_documents[:, rows].unsqueeze(-1) == self.key_documents[:, columns].unsqueeze(-2)
             allowed = same if allowed is None else allowed & same
@@ -88,3 +108,7 @@ class Visibility:
             return fresh + seen[:, None] if isinstance(seen, Tensor) else fresh + seen
         fresh = torch.arange(length, device=device)  # (T,)
         return fresh + seen[:, None] if isinstance(seen, Tensor) else fresh + seen
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -24,7 +24,7 @@ from benchmarks.speed.arms import BACKWARD, FORWARD, OURS, Arm, Family, Target
 from zoo.ops.recurrence import recurrence
 from zoo.ops.selective_scan import selective_scan
 
-__all__ = ["FAMILY", "MixerCase"]
+__all__ = ["FAMILY", "OPERATORS", "MixerCase", "inputs_of", "operator_of"]
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 OPERATORS = ("linear", "retention", "lightning", "gla", "delta", "gated_delta", "kda", "mamba2", "mamba")
@@ -106,7 +106,7 @@ def _arm(inputs: dict[str, Any], call: Callable[..., Any]) -> Arm:
     return Arm({FORWARD: forward, BACKWARD: step})
 
 
-def _inputs(case: MixerCase) -> dict[str, Any]:
+def inputs_of(case: MixerCase) -> dict[str, Any]:
     """Arguments of the operator."""
     heads, width = case.heads, case.width
     if case.operator == "mamba":
@@ -136,8 +136,9 @@ def _inputs(case: MixerCase) -> dict[str, Any]:
     return inputs
 
 
-def _ours(case: MixerCase) -> Callable[..., Tensor]:
-    if case.operator == "mamba":
+def operator_of(name: str) -> Callable[..., Tensor]:
+    """Our operator as a function of those arguments."""
+    if name == "mamba":
         return lambda x, delta, A, B, C: selective_scan(x, delta, A, B, C, None)[0]
 
     def call(q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None = None, beta: Tensor | None = None) -> Tensor:
@@ -151,12 +152,12 @@ def _ours(case: MixerCase) -> Callable[..., Tensor]:
 
 @FAMILY.peer(OURS)
 def zoo(case: MixerCase) -> Arm:
-    return _arm(_inputs(case), _ours(case))
+    return _arm(inputs_of(case), operator_of(case.operator))
 
 
 @FAMILY.peer("zoo torch")
 def zoo_torch(case: MixerCase) -> Arm:
-    operator = _ours(case)
+    operator = operator_of(case.operator)
 
     def call(**inputs: Any) -> Tensor:
         before = os.environ.get("ZOO_KERNELS")
@@ -168,7 +169,7 @@ def zoo_torch(case: MixerCase) -> Arm:
             if before is not None:
                 os.environ["ZOO_KERNELS"] = before
 
-    return _arm(_inputs(case), call)
+    return _arm(inputs_of(case), call)
 
 
 @FAMILY.peer("attention")
@@ -182,7 +183,7 @@ def attention(case: MixerCase) -> Arm:
 def transformers(case: MixerCase) -> Arm | None:
     if case.length > 2048 or (case.operator == "kda" and case.length > 512):
         return None
-    inputs = _inputs(case)
+    inputs = inputs_of(case)
     if case.operator == "gated_delta":
         from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule as rule
 
@@ -213,7 +214,7 @@ def mambapy(case: MixerCase) -> Arm | None:
         decay = (delta[..., None] * A).exp()  # (B, T, C, N)
         return (pscan(decay, (delta * x)[..., None] * B[:, :, None]) @ C[..., None])[..., 0]
 
-    return _arm(_inputs(case), call)
+    return _arm(inputs_of(case), call)
 
 
 @FAMILY.peer("fla naive")
@@ -222,5 +223,5 @@ def fla_naive(case: MixerCase) -> Arm | None:
         return None
     from fla.ops.gla.naive import naive_recurrent_gla
 
-    rows = {name: value.transpose(1, 2).contiguous() for name, value in _inputs(case).items()}
+    rows = {name: value.transpose(1, 2).contiguous() for name, value in inputs_of(case).items()}
     return _arm(rows, lambda q, k, v, decay: naive_recurrent_gla(q, k, v, decay)[0])

@@ -54,6 +54,8 @@ class AttentionConfig(MixerConfig):
     """Causal: each token sees itself and the window - 1 before it. Two-sided: all at a distance below window."""
     sinks: Annotated[int, Field(ge=0)] = 0
     """First tokens of the row that stay visible outside the window (Xiao et al. 2023, arXiv:2309.17453)."""
+    chunk: Annotated[int, Field(ge=1)] | None = None
+    """Rows are cut into chunks of so many tokens, and no token sees another chunk than its own (Llama 4: 8192)."""
     sink_logit: bool = False
     """A learned logit per head that takes part in the softmax and has no value (OpenAI 2025, arXiv:2508.10925)."""
     gate: Literal["none", "head", "elementwise"] = "none"
@@ -62,6 +64,11 @@ class AttentionConfig(MixerConfig):
     """Probability of dropping an attention weight while training."""
     scale: float | None = None
     """Factor of the logits; None: 1 / sqrt(K). T5 uses 1."""
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Queries at position p are multiplied by 1 + temperature ln(1 + floor((p + 1) / temperature_floor)), against
+    weights that spread over a long past (Nakanishi 2025, arXiv:2501.19399; Llama 4: 0.1)."""
+    temperature_floor: Annotated[int, Field(ge=1)] = 8192
+    """Tokens to the first such step, and from each to the next."""
     position: Annotated[PositionConfig | None, part("position")] = None
     """Rotation or bias of this mixer's own; None: the family's choice."""
 
@@ -69,8 +76,9 @@ class AttentionConfig(MixerConfig):
         return Attention(self, slot)
 
     def for_memory(self) -> AttentionConfig:
-        """Without window, sinks and positions, which belong to one sequence."""
-        return self.model_copy(update={"window": None, "sinks": 0, "position": None})
+        """Without window, sinks, chunks and positions, which belong to one sequence."""
+        alone = {"window": None, "sinks": 0, "chunk": None, "temperature": 0.0, "position": None}
+        return self.model_copy(update=alone)
 
 
 class Attention(Sublayer):
@@ -94,8 +102,9 @@ class Attention(Sublayer):
             )
         if config.sinks and config.window is None:
             raise ConfigError("sinks are kept outside a window: set window too", slot.where)
-        if self.cross and config.window is not None:
-            raise ConfigError("a window has no meaning between two sequences: leave window unset", slot.where)
+        for name in ("window", "chunk", "temperature"):
+            if self.cross and getattr(config, name):
+                raise ConfigError(f"a {name} has no meaning between two sequences: leave {name} unset", slot.where)
         memory_dim = slot.memory_dim or slot.dim
         self.key_dim = config.head_dim or slot.dim // self.heads
         self.value_dim = config.value_dim or self.key_dim
@@ -168,7 +177,8 @@ class Attention(Sublayer):
         return self.out(y.reshape(b, t, self.heads * self.value_dim))  # (B, T, D)
 
     def step(self, state: Any) -> Step | None:
-        unusual = (self.gate, self.config.softcap, self.sink_logit, self.bias)
+        config = self.config
+        unusual = (self.gate, config.softcap, self.sink_logit, self.bias, config.chunk, config.temperature or None)
         if self.wide_norm or any(choice is not None for choice in unusual):
             return None
         if self.cross:
@@ -225,11 +235,13 @@ class Attention(Sublayer):
             k = self._heads(k, self.kv_heads, self.k_norm)  # (B, G, T, K)
             v = v.view(b, t, self.kv_heads, self.value_dim).transpose(1, 2)  # (B, G, T, V)
         positions = None
-        if self.rotary is not None or self.bias is not None:
+        if self.rotary is not None or self.bias is not None or self.config.temperature:
             seen = state.seen if state is not None else None
             positions = token_positions(t, context, offset=seen, device=x.device)  # (T,) or (B, T)
         if self.rotary is not None:
             q, k = self.rotary(q, k, positions, context)
+        if self.config.temperature and positions is not None:
+            q = self._sharpened(q, positions)
         tags: dict[str, Tensor] = {}
         if context.documents is not None:
             tags["documents"] = context.documents
@@ -238,13 +250,14 @@ class Attention(Sublayer):
         if state is None:
             index = self._index(t, context, x.device)  # (T,) or (B, T)
             held = Keys(k, v, index, context.token_mask, index, everything=False, tags=tags)
-        elif context.documents is not None and self.config.sinks:
-            raise ValueError(f"{self.where}: a state keeps the sinks of one document; give each document its own state")
+        elif context.documents is not None and (self.config.sinks or self.config.chunk):
+            kept = "sinks" if self.config.sinks else "chunks"
+            raise ValueError(f"{self.where}: a state keeps the {kept} of one document; give each document its own state")
         else:
             if context.documents is None and "documents" in state.tags:
                 raise ValueError(f"{self.where}: the state holds packed documents; give context.documents (B, T) again")
             held = state.update(k, v, context.token_mask, **{n: tag.expand(b, -1) for n, tag in tags.items()})
-        if held.everything and context.documents is None:
+        if held.everything and context.documents is None and self.config.chunk is None:
             visible = Visibility(query_index=held.query_index, key_index=held.index, everything=True)
             return q, held, visible, self._bias(positions, held.tags.get("positions"))
         visible = Visibility(
@@ -256,6 +269,7 @@ class Attention(Sublayer):
             causal=self.causal and not held.past,
             window=None if held.past else self.config.window,
             sinks=self.config.sinks,
+            chunk=self.config.chunk,
             contiguous=(state is None or held.contiguous) and context.token_mask is None,
         )
         return q, held, visible, self._bias(positions, held.tags.get("positions"))
@@ -288,6 +302,13 @@ class Attention(Sublayer):
         x = x.view(*x.shape[:2], heads, self.key_dim).transpose(1, 2)
         return x if norm is None or self.wide_norm else norm(x)
 
+    def _sharpened(self, q: Tensor, positions: Tensor) -> Tensor:
+        """Queries (B, H, T, K) at positions (T,) or (B, T) times their factors."""
+        steps = (positions + 1) // self.config.temperature_floor
+        factor = 1.0 + self.config.temperature * steps.to(torch.promote_types(q.dtype, torch.float32)).log1p()
+        factor = factor if factor.dim() == 1 else factor[:, None]  # (T,) or (B, 1, T)
+        return (q * factor[..., None]).to(q.dtype)
+
     @staticmethod
     def _index(t: int, context: Context, device: torch.device) -> Tensor:
         """Index (T,) or (B, T) of each token among the real ones of its row, or of its document, with its own sinks."""
@@ -314,11 +335,10 @@ class Attention(Sublayer):
         sizes = (self.key_dim, self.value_dim)
         weight = self.out.weight
         device, dtype = device or weight.device, dtype or weight.dtype
-        if self.config.window is not None:
+        limits = [limit for limit in (self.config.window, self.config.chunk) if limit is not None]
+        if limits:
             sinks = self.config.sinks
-            return WindowState(
-                batch, self.kv_heads, self.config.window, *sizes, sinks=sinks, device=device, dtype=dtype
-            )
+            return WindowState(batch, self.kv_heads, min(limits), *sizes, sinks=sinks, device=device, dtype=dtype)
         return KVState(batch, self.kv_heads, max_len, *sizes, device=device, dtype=dtype)
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:

@@ -148,7 +148,10 @@ class YarnScalingConfig(RopeScalingConfig):
 
 @register("rope_scaling", "llama3", paper="Grattafiori et al. 2024, arXiv:2407.21783")
 class Llama3ScalingConfig(RopeScalingConfig):
-    """Llama 3.1: as YaRN's blend, but a ramp in turns over L tokens instead of pairs, and cos and sin unscaled."""
+    """Llama 3.1: as YaRN's blend, but a ramp in turns over L tokens instead of pairs, and cos and sin unscaled.
+
+    Equal factors make a step of the ramp (Llama 4 Scout: 1 and 1).
+    """
 
     factor: Factor = 8.0
     original_max_len: Length = 8192
@@ -157,16 +160,16 @@ class Llama3ScalingConfig(RopeScalingConfig):
 
     @model_validator(mode="after")
     def _order(self) -> Self:
-        if self.high_freq_factor <= self.low_freq_factor:
+        if self.high_freq_factor < self.low_freq_factor:
             raise ConfigError(
-                f"high_freq_factor {self.high_freq_factor} should exceed low_freq_factor {self.low_freq_factor}"
+                f"high_freq_factor {self.high_freq_factor} should be at least low_freq_factor {self.low_freq_factor}"
             )
         return self
 
     def frequencies(self, plain: Tensor, base: float, length: Tensor | None = None) -> Tensor:
         turns = plain * (self.original_max_len / (2 * math.pi))
         low, high = self.low_freq_factor, self.high_freq_factor
-        keep = ((turns - low) / (high - low)).clamp(0, 1)
+        keep = ((turns - low) / max(high - low, 1e-9)).clamp(0, 1)
         return plain * keep + plain / self.factor * (1 - keep)
 
 
