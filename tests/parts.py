@@ -100,7 +100,15 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "hybrid": [
         {"pattern": [{"name": "attention", "window": 4}, "attention"]},
         {"pattern": ["attention", {"name": "attention", "window": 4}], "offset": 1},
+        {"pattern": "gated_delta+attention"},
     ],
+    "conv": [
+        {"width": 2, "dilation": [1, 3], "gate": "sigmoid", "expand": 1.5},
+        {"gate": "linear", "input_gate": True, "bias": False},
+        {"gate": "none", "tied": True},
+    ],
+    "lstm": [{"hidden": 5}, {"tied": True}],
+    "gru": [{"hidden": 7}],
     "mla": [
         {"q_rank": 6, "bias": True, "out_bias": True},
         {"nope_dim": 3, "rope_dim": 2, "value_dim": 5, "kv_rank": 7},
@@ -143,7 +151,11 @@ def mixer_cases(needs: Capability = NOTHING) -> list[Any]:
     cases = [MixerCase(name, choices) for name in zoo.list_mixers() for choices in [{}, *VARIANTS.get(name, [])]]
     fits = [case for case in cases if not needs & ~case.capabilities]
     if needs & Capability.CROSS:
-        fits = [case for case in fits if not {"window", "chunk", "temperature", "position", "pattern", "conv"} & set(case.choices)]
+        fits = [
+            case
+            for case in fits
+            if not {"window", "chunk", "temperature", "position", "pattern", "conv"} & set(case.choices)
+        ]
     return [pytest.param(case, id=str(case)) for case in fits]
 
 

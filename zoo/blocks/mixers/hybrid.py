@@ -4,8 +4,8 @@
     the same with from_end:                          g a g g g a g g g a
 
 Jamba (Lieber et al. 2024, arXiv:2403.19887) alternates state space layers and attention, Gemma 2 (Gemma Team 2024,
-arXiv:2408.00118) windows and full attention, MiniMax-01 (2025, arXiv:2501.08313) has softmax attention after every seven
-layers of linear attention. A block knows nothing of it: `at(layer, depth)` returns the layer's own mixer.
+arXiv:2408.00118) windows and full attention, MiniMax-01 (2025, arXiv:2501.08313) has attention after every seven layers
+of lightning attention. A block knows nothing of it: `at(layer, depth)` returns the layer's own mixer.
 
 A pattern is a list of mixers, or text: names joined by `+` or `,`, with a number before `*` for neighbours that are
 alike. Items of a list may be such text too, or a dict with the mixer's choices and `repeat`.
@@ -77,7 +77,7 @@ class HybridConfig(MixerConfig):
     """The last layer has the pattern's last mixer, whatever the depth, and the first layers what is left."""
     tile: bool = True
     """Repeat the pattern. False: it names the mixer of every layer, and one for each."""
-    layers: dict[int, MixerConfig] = {}
+    layers: dict[int, MixerConfig] = Field(default_factory=dict)
     """Other mixers for single layers; -1 is the last. A dict without a name changes what the pattern has there."""
 
     @model_validator(mode="before")
