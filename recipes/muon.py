@@ -24,7 +24,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonal(matrices: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
-    """(..., M, N) -> matrices with the same singular vectors and singular values near 1 (about 0.7 to 1.2).
+    """(M, N) or (B, M, N) -> matrices with the same singular vectors and singular values near 1 (about 0.7 to 1.2).
 
     Five Newton-Schulz steps of degree five. bfloat16 on a GPU, the matrices' own dtype elsewhere.
     """
@@ -35,8 +35,14 @@ def orthogonal(matrices: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
     x = x / (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) + eps)
     for _ in range(steps):
         gram = x @ x.mT  # (..., m, m)
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        x = _plus_product(x, _plus_product(gram, gram, gram, b, c), x, a, 1.0)  # a x + (b gram + c gram gram) x
     return (x.mT if tall else x).to(matrices.dtype)
+
+
+def _plus_product(added: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float) -> Tensor:
+    """beta added + alpha left right, of one matrix or a batch, in one call."""
+    combine = torch.addmm if added.dim() == 2 else torch.baddbmm
+    return combine(added, left, right, beta=beta, alpha=alpha)
 
 
 def naive_orthogonal(matrix: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
@@ -80,9 +86,9 @@ class Muon(Optimizer):
 
     def _muon(self, group: dict[str, Any], found: list[nn.Parameter]) -> None:
         lr, decay, beta = group["lr"], group["weight_decay"], group["momentum"]
-        shapes: dict[torch.Size, list[nn.Parameter]] = {}
-        for parameter in found:
-            shapes.setdefault(parameter.shape, []).append(parameter)
+        shapes: dict[tuple[int, ...], list[nn.Parameter]] = {}
+        for parameter in found:  # a matrix and one of its transpose's shape go together
+            shapes.setdefault(tuple(sorted(parameter.shape)), []).append(parameter)
         for shape, parameters in shapes.items():
             updates = []
             for parameter in parameters:
@@ -91,12 +97,14 @@ class Muon(Optimizer):
                     state["momentum"] = torch.zeros_like(parameter)
                 assert parameter.grad is not None
                 state["momentum"].mul_(beta).add_(parameter.grad)
-                updates.append(parameter.grad.add(state["momentum"], alpha=beta))
+                update = parameter.grad.add(state["momentum"], alpha=beta)
+                updates.append(update.mT if update.shape[0] > update.shape[1] else update)
             size = 0.2 * max(shape) ** 0.5
             for parameter, update in zip(parameters, orthogonal(torch.stack(updates)).unbind(0), strict=True):
                 if decay:
                     parameter.mul_(1.0 - lr * decay)
-                parameter.add_(update, alpha=-lr * size)
+                turned = parameter.shape[0] > parameter.shape[1]
+                parameter.add_(update.mT if turned else update, alpha=-lr * size)
 
     def _adamw(self, group: dict[str, Any], found: list[nn.Parameter]) -> None:
         for parameter in found:

@@ -64,8 +64,9 @@ def _main(words: Sequence[str]) -> int:
     # Must be said before torch loads OpenMP. Threads that spin long at each barrier stall when another process holds a
     # core; threads that sleep at once lose time in short operations. A T5 step takes, beside a busy loop and alone, in
     # ms: spinning 20,000 times 267 and 75, 2,000 times 170 and 72, 500 times 121 and 77, never (PASSIVE) 124 and 86.
+    # The second is taken: the time of a run is promised for idle cores, and a loaded machine must not stall.
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "500")
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     from zoo.cli.compose import Composer
 
     composer = Composer(options)

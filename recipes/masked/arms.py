@@ -79,8 +79,8 @@ class DownstreamArms:
         found: dict[str, dict[str, list[float]]] = {split: {"accuracy": [], "probe": []} for split in sets}
         if self.task.steps:
             for made in self._fine_tuned(model, data, scratch=scratch):
-                for split, examples in sets.items():
-                    found[split]["accuracy"].append(accuracy(made, examples, self.eval_batch_size))
+                for split in ("test",) if scratch else sets:  # nothing is tuned on the arm from scratch
+                    found[split]["accuracy"].append(accuracy(made, sets[split], self.eval_batch_size))
         if self.task.probe:
             held = {split: pooled_features(encoder, examples) for split, examples in sets.items()}
             truth = {split: examples.labels.numpy() for split, examples in sets.items()}

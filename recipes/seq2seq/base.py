@@ -55,7 +55,7 @@ class Seq2SeqTask(TaskConfig):
     pool: Count = 50
     """Batches that are sorted by length together, so that rows of a batch are about as long as each other."""
     beams: Count = 1
-    """Beams of the evaluation; with more than one the figures of greedy answers stand beside it, as <name>@greedy."""
+    """Beams of the evaluation; with more than one, the test figures of greedy ones stand beside it: <name>@greedy."""
     length_penalty: float = 1.0
     """A beam's summed log-probability is divided by its length to this power."""
     answer_tokens: Count | None = None
@@ -202,7 +202,7 @@ class Seq2SeqRecipe(Recipe):
             targets += float(batch["window_targets"])
         found = self._scored(self.answers(model, data, split), data, split)
         found |= {"loss": loss / targets, "token_accuracy": hits / targets}
-        if self.task.beams > 1:
+        if self.task.beams > 1 and split == "test":
             greedy = self._scored(self._generated(model, data, split, beams=1), data, split)
             found |= {f"{name}@greedy": value for name, value in greedy.items()}
         return {f"{split}/{name}": value for name, value in found.items()}

@@ -46,10 +46,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     if ours and torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return _RMSNorm.apply(x, weight, eps)  # type: ignore[return-value]
     if ours and x.numel() <= FEW:
-        # x sqrt(D) / sqrt(|x|^2 + D eps): a few small calls take half of the time of torch's one.
+        # LayerNorm of (x, -x), whose mean is 0 and whose variance is x's mean square: one fused call, not six.
         width = x.shape[-1]
-        squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()  # (..., 1)
-        return (x * squares.add_(width * eps).rsqrt_().mul_(width**0.5)).mul_(weight)
+        both = torch.native_layer_norm(torch.cat((x, -x), dim=-1), (2 * width,), None, None, eps)[0]  # (..., 2 D)
+        return both.narrow(-1, 0, width) * weight
     weight = weight if weight.dtype == x.dtype else weight.to(x.dtype)  # a step of decoding feels a cast of nothing
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 

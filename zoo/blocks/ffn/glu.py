@@ -79,8 +79,8 @@ class GLU(Sublayer):
         init_linear(self.down, self._out_std)
 
     def step(self, state: Any) -> Step:
-        name, gate, up, down = self.config.activation, self.gate, self.up, self.down
-        return lambda x, _: few_rows(down, activate(name, few_rows(gate, x)).mul_(few_rows(up, x)))  # (N, D)
+        name, gate, up, down = self.config.activation, *map(few_rows, (self.gate, self.up, self.down))
+        return lambda x, _: down(activate(name, gate(x)).mul_(up(x)))  # (N, D)
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
         name = self.config.activation

@@ -89,8 +89,8 @@ class MLP(Sublayer):
         init_linear(self.down, self._out_std)
 
     def step(self, state: Any) -> Step:
-        name, up, down = self.config.activation, self.up, self.down
-        return lambda x, _: few_rows(down, activate(name, few_rows(up, x)))  # (N, D)
+        name, up, down = self.config.activation, few_rows(self.up), few_rows(self.down)
+        return lambda x, _: down(activate(name, up(x)))  # (N, D)
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
         h = activate(self.config.activation, self.up(x))  # (B, T, F)

@@ -187,12 +187,12 @@ class Attention(Sublayer):
             return None
         heads, groups, both = self.heads, self.kv_heads, self.heads + self.kv_heads
         key_dim, value_dim, turned = self.key_dim, self.value_dim, self.q_width + self.k_width
-        qkv, out, q_norm, k_norm = self.qkv, self.out, self.q_norm, self.k_norm
+        qkv, out, q_norm, k_norm = few_rows(self.qkv), few_rows(self.out), self.q_norm, self.k_norm
         rotary: Any = self.rotary
 
         def step(x: Tensor, context: Context) -> Tensor:
             n = x.shape[0]
-            made = few_rows(qkv, x)  # (N, H K + G K + G V)
+            made = qkv(x)  # (N, H K + G K + G V)
             qk = made.narrow(1, 0, turned).view(n, both, 1, key_dim)  # (N, H + G, 1, K)
             v = made.narrow(1, turned, self.v_width).view(n, groups, 1, value_dim)
             if q_norm is not None and k_norm is not None:
@@ -202,7 +202,7 @@ class Attention(Sublayer):
                 qk = rotary.turn(qk, context.positions, context)
             q, k = qk.narrow(1, 0, heads), qk.narrow(1, heads, groups)  # (N, H, 1, K), (N, G, 1, K)
             keys, values = state.append(k, v)  # (N, G, S, K), (N, G, S, V)
-            return few_rows(out, one_query_attention(q, keys, values, self.scale).reshape(n, -1))  # (N, D)
+            return out(one_query_attention(q, keys, values, self.scale).reshape(n, -1))  # (N, D)
 
         return step
 
@@ -210,13 +210,15 @@ class Attention(Sublayer):
         if state.keys is None or state.mask is not None:
             return None
 
+        to_query, out = few_rows(self.q), few_rows(self.out)
+
         def step(x: Tensor, _: Context) -> Tensor:
             n = x.shape[0]
-            q = few_rows(self.q, x).view(n, self.heads, 1, self.key_dim)  # (N, H, 1, K)
+            q = to_query(x).view(n, self.heads, 1, self.key_dim)  # (N, H, 1, K)
             q = q if self.q_norm is None else self.q_norm(q)
             state.advance(1, None)
             y = one_query_attention(q, state.keys, state.values, self.scale)  # (N, H, 1, V)
-            return few_rows(self.out, y.reshape(n, -1))  # (N, D)
+            return out(y.reshape(n, -1))  # (N, D)
 
         return step
 
