@@ -200,19 +200,41 @@ ENCODER_DECODERS: dict[str, Callable[[], nn.Module]] = {
         )
     ),
 }
-_MOE = {**_GROUPED, "num_local_experts": 4, "moe_intermediate_size": 12, "num_experts_per_tok": 2}
+_MOE = {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}
+_QWEN3_MOE = {**_MOE, "num_hidden_layers": 5, "moe_intermediate_size": 12}
 _DEEPSEEK: dict[str, Any] = {
-    **{**_SIZES, "num_key_value_heads": 4, "max_position_embeddings": 64, "moe_intermediate_size": 12},
-    **{"q_lora_rank": 20, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6},
-    **{"n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1},
+    **_SIZES,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+    "moe_intermediate_size": 12,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
 }
 _LLAMA4: dict[str, Any] = {
-    **{**_GROUPED, "num_hidden_layers": 4, "intermediate_size": 12, "intermediate_size_mlp": 40, "head_dim": 12},
-    **{"num_local_experts": 4, "attention_chunk_size": 5},
+    **_GROUPED,
+    "num_hidden_layers": 4,
+    "intermediate_size": 12,
+    "intermediate_size_mlp": 40,
+    "head_dim": 12,
+    "num_local_experts": 4,
+    "attention_chunk_size": 5,
 }
 _SWITCH: dict[str, Any] = {
-    **{**_T5, "num_layers": 4, "num_decoder_layers": 4, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 2},
-    **{"num_experts": 4, "expert_capacity": 64},
+    **_T5,
+    "num_layers": 4,
+    "num_decoder_layers": 4,
+    "num_sparse_encoder_layers": 2,
+    "num_sparse_decoder_layers": 2,
+    "num_experts": 4,
+    "expert_capacity": 64,
 }
 
 
@@ -242,11 +264,10 @@ EXPERT_DECODERS: dict[str, Callable[[], nn.Module]] = {
     "deepseek_v3 yarn of cos and sin, all layers sparse": _deepseek(
         rope_parameters=_YARN, max_position_embeddings=4096, first_k_dense_replace=0, norm_topk_prob=False
     ),
-    "qwen3_moe": lambda: hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**_MOE, head_dim=12, norm_topk_prob=True)),
+    "qwen3_moe": lambda: hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**_QWEN3_MOE, head_dim=12, norm_topk_prob=True)),
     "qwen3_moe dense layers between, window 5": lambda: hf.Qwen3MoeForCausalLM(
         hf.Qwen3MoeConfig(
-            **{**_MOE, "num_hidden_layers": 5}, decoder_sparse_step=2, mlp_only_layers=[1], use_sliding_window=True,
-            sliding_window=5,
+            **_QWEN3_MOE, decoder_sparse_step=2, mlp_only_layers=[1], use_sliding_window=True, sliding_window=5
         )
     ),
     "llama4_text": _llama4(attn_temperature_tuning=False),
@@ -259,11 +280,10 @@ EXPERT_DECODERS: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 EXPERT_ENCODER_DECODERS: dict[str, Callable[[], nn.Module]] = {
     "switch_transformers": _switch(),
-    "switch_transformers three in nine, untied": _switch(
-        num_layers=7, num_decoder_layers=3, num_sparse_decoder_layers=1, tie_word_embeddings=False,
-        dense_act_fn="gelu_new",
+    "switch_transformers every third layer": _switch(
+        num_layers=7, num_decoder_layers=3, num_sparse_decoder_layers=1, dense_act_fn="gelu_new"
     ),
-}  # fmt: skip
+}
 EVERY = {**DECODERS, **ENCODERS, **ENCODER_DECODERS, **EXPERT_DECODERS, **EXPERT_ENCODER_DECODERS}
 
 

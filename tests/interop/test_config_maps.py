@@ -31,6 +31,11 @@ PRESETS = {
     "bart_base": "bart",
     "bart_large": "bart",
     "marian_base": "marian",
+    **dict.fromkeys(("mixtral_8x7b", "mixtral_8x22b"), "mixtral"),
+    **dict.fromkeys(("qwen3_30b_a3b", "qwen3_235b_a22b"), "qwen3_moe"),
+    "deepseek_v3": "deepseek_v3",
+    **dict.fromkeys(("llama4_scout", "llama4_maverick"), "llama4_text"),
+    **dict.fromkeys(("switch_base_8", "switch_large_128"), "switch_transformers"),
 }
 
 

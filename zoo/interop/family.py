@@ -35,9 +35,9 @@ __all__ = [
     "experts",
     "ffns",
     "glu",
+    "latent_widths",
     "layered",
     "layered_ffn",
-    "latent_widths",
     "mlp",
     "plain_width",
     "same_computation",
@@ -233,7 +233,7 @@ def _computed(config: ModelConfig) -> dict[str, Any]:
     return _flat(plain)
 
 
-def _feed_forward(ffn: FFNConfig | None, dim: int) -> dict[str, Any]:
+def _feed_forward(ffn: Any, dim: int) -> dict[str, Any]:
     if isinstance(ffn, GLUConfig):
         return {"gated": True, "hidden": ffn.width(dim), "activation": ffn.activation, "bias": ffn.bias}
     if isinstance(ffn, MLPConfig):

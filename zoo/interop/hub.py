@@ -250,10 +250,10 @@ class _Checkpoint(Mapping[str, Tensor]):
         for path in found:
             names |= dict.fromkeys(self._open(path).keys(), path)
         bare = family.is_bare(names)
-        for stored, path in names.items():
-            name = family.name(stored, bare)
+        for found_name, path in names.items():
+            name = family.name(found_name, bare)
             if name is not None:
-                self._places[name] = (path, stored)
+                self._places[name] = (path, found_name)
 
     def _open(self, path: Path) -> Any:
         if path not in self._files:

@@ -254,7 +254,9 @@ class Attention(Sublayer):
             held = Keys(k, v, index, context.token_mask, index, everything=False, tags=tags)
         elif context.documents is not None and (self.config.sinks or self.config.chunk):
             kept = "sinks" if self.config.sinks else "chunks"
-            raise ValueError(f"{self.where}: a state keeps the {kept} of one document; give each document its own state")
+            raise ValueError(
+                f"{self.where}: a state keeps the {kept} of one document; give each document its own state"
+            )
         else:
             if context.documents is None and "documents" in state.tags:
                 raise ValueError(f"{self.where}: the state holds packed documents; give context.documents (B, T) again")
