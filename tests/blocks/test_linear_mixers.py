@@ -159,6 +159,21 @@ def test_reading_a_memory_takes_a_state_of_one_size(feature_map: str) -> None:
     assert len(set(sizes)) == 1 and sizes[0] == 8 * B * H * mixer.phi.width * 5  # V + 1 = 5 doubles
 
 
+def test_a_step_reads_the_memory_and_a_two_sided_mixer_has_none() -> None:
+    mixer = build("linear_attention", facts={"causal": False, "memory_dim": D})
+    state = mixer.init_state(B, T, dtype=torch.float64)
+    assert mixer.step(state) is None  # the memory is not known yet
+    x, memory = rows(), rows(5, seed=2)
+    y = mixer(x, Context(memory=memory))
+    mixer(x[:, :4], Context(memory=memory), state)
+    step = mixer.step(state)
+    for t in range(4, T):
+        torch.testing.assert_close(step(x[:, t], Context()), y[:, t], **fp64)
+    assert state.length.tolist() == [T, T]
+    two_sided = build("linear_attention", facts={"causal": False})
+    assert two_sided.init_state(B, T) is None and two_sided.step(None) is None
+
+
 def test_linear_attention_refuses_what_has_no_meaning() -> None:
     with pytest.raises(ConfigError, match=r"test: weights of 'identity' have no sum .* normalise"):
         build("linear_attention", feature_map="identity")

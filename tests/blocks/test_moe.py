@@ -125,6 +125,8 @@ def test_full_is_chunked_is_token_by_token(choices: dict[str, Any]) -> None:
     assert step is not None
     with torch.no_grad():
         torch.testing.assert_close(torch.stack([step(x[:, t], Context()) for t in range(11)], 1), full, **fp64)
+        one = torch.stack([step(x[:1, t], Context()) for t in range(11)], 1)
+        torch.testing.assert_close(one, full[:1], **fp64)
 
 
 MASKS = {"left": [0, 0, 0, 1, 1, 1, 1], "right": [1, 1, 1, 1, 0, 0, 0], "inside": [1, 0, 1, 1, 0, 1, 1]}

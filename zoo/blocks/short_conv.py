@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -52,6 +54,19 @@ class ShortConv(nn.Module):
         if state is not None:
             state[name] = new_tail
         return F.silu(y) if self.activation else y
+
+    def step(self, state: FixedState, name: str = "tail") -> Callable[[Tensor], Tensor]:
+        """`forward` for one new token x (N, C) of every row, without gradients and in the weight's dtype: -> (N, C)."""
+        taps, bias, dilation = self.weight.mT.contiguous(), self.bias, self.dilation  # (W, C)
+
+        def step(x: Tensor) -> Tensor:
+            inputs = torch.cat((state[name], x[:, None]), dim=1)  # (N, (W - 1) dilation + 1, C)
+            state[name] = inputs[:, 1:]
+            y = ((inputs if dilation == 1 else inputs[:, ::dilation]) * taps).sum(1)
+            y = y if bias is None else y.add_(bias)
+            return F.silu(y, inplace=True) if self.activation else y
+
+        return step
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, width={self.weight.shape[1]}, dilation={self.dilation}"

@@ -69,8 +69,8 @@ def backward(
         for t in reversed(range(len(now) - 1)):
             now[t].addcmul_(factors[t + 1], now[t + 1])
         carried = now[0] * factors[0]
-        grad_C_.copy_((h[1:] @ grad_y_[..., None])[..., 0])
-        grad_B_.copy_((g @ (delta_ * x_)[..., None])[..., 0])
+        grad_C_.copy_((grad_y_[:, :, None] @ h[1:].mT)[:, :, 0])  # a row: a column takes 5 times as long
+        grad_B_.copy_(((delta_ * x_)[:, :, None] @ g.mT)[:, :, 0])
         written = (B_[:, :, None] @ g)[:, :, 0]  # (c, B, C) of delta x
         g.mul_(decay).mul_(h[:-1])  # of delta A
         torch.mul(written, delta_, out=grad_x_)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from zoo.ops.precision import full_precision
 from zoo.ops.recurrence import at_least_fp32, recurrence
 
 __all__ = ["key_value_sums", "naive_row_attention", "read_sums", "row_attention"]
@@ -19,14 +20,14 @@ __all__ = ["key_value_sums", "naive_row_attention", "read_sums", "row_attention"
 
 def key_value_sums(k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """k (B, S, H, K), v (B, S, H, V), mask (B, S) bool, True = counts -> S (B, H, K, V) in fp32 or better."""
-    with torch.autocast(k.device.type, enabled=False):
+    with full_precision(k):
         k = _counted(at_least_fp32(k), mask)
         return k.permute(0, 2, 3, 1) @ at_least_fp32(v).transpose(1, 2)  # (B, H, K, S) (B, H, S, V)
 
 
 def read_sums(q: Tensor, sums: Tensor) -> Tensor:
     """q (B, T, H, K), S (B, H, K, V) -> (B, T, H, V) in fp32 or better."""
-    with torch.autocast(q.device.type, enabled=False):
+    with full_precision(q):
         return (at_least_fp32(q).transpose(1, 2) @ sums).transpose(1, 2)
 
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.ops.kernels import chosen
+from zoo.ops.precision import full_precision
 
 __all__ = ["chunked_recurrence", "naive_recurrence", "recurrence", "recurrence_step"]
 
@@ -59,7 +60,7 @@ def recurrence(
     starts = starts if starts is None or mask is None else starts & mask
     given = [x for x in (q, k, v, decay, a, b, state) if x is not None]
     dtype = reduce(torch.promote_types, [x.dtype for x in given], torch.float32)
-    with torch.autocast(v.device.type, enabled=False):
+    with full_precision(v):
         if state is None:
             state = v.new_zeros(v.shape[0], heads, k.shape[3], v.shape[3], dtype=dtype)
         k, decay, a = without_masked(k, decay, a, mask, v)

@@ -39,6 +39,10 @@ class ExpertLinear(nn.Module):
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         return grouped_linear(x, self.weight, ends, self.bias)
 
+    def one(self, expert: int, x: Tensor) -> Tensor:
+        """The map of one expert: (N, I) -> (N, O)."""
+        return F.linear(x, self.weight[expert], self.bias[expert] if self.bias is not None else None)
+
     def extra_repr(self) -> str:
         experts, outputs, inputs = self.weight.shape
         return f"experts={experts}, inputs={inputs}, outputs={outputs}, bias={self.bias is not None}"
@@ -63,6 +67,11 @@ class GLUExperts(nn.Module):
             h = F.dropout(h, self.config.dropout, self.training)
         return self.down(h, ends)  # (M, D)
 
+    def one(self, expert: int, x: Tensor) -> Tensor:
+        """One expert in evaluation: (N, D) -> (N, D)."""
+        h = activate(self.config.activation, self.gate.one(expert, x)) * self.up.one(expert, x)  # (N, F)
+        return self.down.one(expert, h)
+
 
 class MLPExperts(nn.Module):
     """down(act(up(x))) of each expert."""
@@ -80,6 +89,10 @@ class MLPExperts(nn.Module):
         if self.config.dropout:
             h = F.dropout(h, self.config.dropout, self.training)
         return self.down(h, ends)  # (M, D)
+
+    def one(self, expert: int, x: Tensor) -> Tensor:
+        """One expert in evaluation: (N, D) -> (N, D)."""
+        return self.down.one(expert, activate(self.config.activation, self.up.one(expert, x)))
 
 
 def build_experts(config: FFNConfig, experts: int, slot: Slot) -> GLUExperts | MLPExperts:

@@ -142,9 +142,24 @@ class MoE(Sublayer):
         return add_up(y, pairs, flat.shape[0]).view(x.shape)  # (B, T, D)
 
     def step(self, state: Any) -> Step | None:
-        if not self.pointwise:
+        shared = self.shared.step(None) if self.shared is not None else None
+        if not isinstance(self.router, TokenChoice) or not self.pointwise or (self.shared is not None and not shared):
             return None
-        return lambda x, context: self(x[None], context)[0]  # (N, D)
+        router, experts, gate, inside = self.router, self.experts, self.shared_gate, self.config.weigh == "input"
+
+        def step(x: Tensor, context: Context) -> Tensor:
+            if x.shape[0] > 1 or x.device.type != "cpu":
+                return self(x[None], context)[0]  # (N, D)
+            _, _, chosen, weights = router.choose(x)  # (1, k) each: a few products take less than sorting
+            y: Any = 0.0
+            for expert, weight in zip(chosen[0].tolist(), weights[0].tolist(), strict=True):
+                y = y + (experts.one(expert, x * weight) if inside else experts.one(expert, x) * weight)
+            if shared is not None:
+                common = shared(x, context)
+                y = y + (common if gate is None else common * torch.sigmoid(gate(x)))
+            return y  # (1, D)
+
+        return step
 
     def idle_parameters(self) -> int:
         total = sum(parameter.numel() for parameter in self.experts.parameters())

@@ -101,14 +101,7 @@ class TokenChoice(Router):
 
     def forward(self, x: Tensor, real: Tensor | None) -> Routing:
         config, (batch, length, _) = self.config, x.shape
-        logits = self.logits(x)  # (B, T, E)
-        scores = self.scores(logits)  # (B, T, E)
-        wanted = self._choose(scores.detach())  # (B, T, k)
-        weights = scores.gather(-1, wanted)  # (B, T, k)
-        if config.renormalises:
-            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)  # sigmoids may all be 0
-        if config.scale != 1.0:
-            weights = weights * config.scale
+        logits, scores, wanted, weights = self.choose(x)
         if real is not None:
             wanted = wanted.masked_fill(~real[..., None], config.experts)
         factor = config.capacity if self.training else config.eval_capacity
@@ -119,11 +112,23 @@ class TokenChoice(Router):
         pairs = sort_pairs(served.flatten(0, 1), config.experts)
         return Routing(logits, scores, pairs, take_weights(weights.flatten(0, 1), pairs), wanted, served)
 
-    def _choose(self, scores: Tensor) -> Tensor:
-        """Scores (B, T, E) -> the best experts (B, T, k), the best one first."""
+    def choose(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x (..., D) -> logits and scores (..., E), the chosen experts and their weights (..., k)."""
+        logits = self.logits(x)  # (..., E)
+        scores = self.scores(logits)  # (..., E)
+        wanted = self._best(scores.detach())  # (..., k)
+        weights = scores.gather(-1, wanted)  # (..., k)
+        if self.config.renormalises:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)  # sigmoids may all be 0
+        if self.config.scale != 1.0:
+            weights = weights * self.config.scale
+        return logits, scores, wanted, weights
+
+    def _best(self, scores: Tensor) -> Tensor:
+        """Scores (..., E) -> the best experts (..., k), the best one first."""
         worth = scores if self.bias is None else scores + self.bias
         if self.config.groups > 1:
-            allowed = best_groups(worth, self.config.groups, self.config.top_groups)  # (B, T, E)
+            allowed = best_groups(worth, self.config.groups, self.config.top_groups)  # (..., E)
             worth = worth.masked_fill(~allowed, -torch.inf)
         return worth.topk(self.config.top_k, dim=-1).indices
 

@@ -5,8 +5,8 @@
     out (y * act(gate))
 
 Gates: Dauphin et al. 2016, arXiv:1612.08083. Dilation that doubles from layer to layer, so that L layers see 2^L tokens
-and more: van den Oord et al. 2016, arXiv:1609.03499. A tap is one number for each channel, not a matrix: Wu et al. 2019,
-arXiv:1901.10430. With `input_gate` and a linear gate it is the short convolution of H3 (Fu et al. 2022,
+and more: van den Oord et al. 2016, arXiv:1609.03499. A tap of one number for each channel, not of a matrix: Wu et al.
+2019, arXiv:1901.10430. With `input_gate` and a linear gate it is the short convolution of H3 (Fu et al. 2022,
 arXiv:2212.14052), Zoology's BaseConv (Arora et al. 2023, arXiv:2312.04927) and LFM2.
 """
 

@@ -32,7 +32,6 @@ class GRU(LSTM):
 
     layer: ClassVar[type[nn.LSTM | nn.GRU]] = nn.GRU
     parts: ClassVar[tuple[str, ...]] = ("hidden",)
-    multiply_adds: ClassVar[int] = 3
 
     def remember(self) -> None:
         """A GRU has no forget gate: z starts in the middle."""

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.blocks.api import Capability, Context, MixerConfig, Slot
+from zoo.blocks.api import Capability, Context, MixerConfig, Slot, Step
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.init import init_linear
 from zoo.blocks.output_gate import GateName, OutputNorm
@@ -30,6 +30,7 @@ from zoo.blocks.recurrent_mixer import RecurrentMixer, Tokens, heads_of
 from zoo.blocks.short_conv import ShortConv
 from zoo.ops.features import elu_features, orthogonal_gaussian, positive_random_features, taylor_features
 from zoo.ops.linear_attention import key_value_sums, read_sums, row_attention
+from zoo.ops.precision import full_precision
 from zoo.ops.recurrence import at_least_fp32, recurrence
 from zoo.registry import ConfigError, register
 
@@ -110,7 +111,7 @@ class FeatureMap(nn.Module):
         if self.name == "taylor":
             return taylor_features(x)
         if self.name == "performer":
-            with torch.autocast(x.device.type, enabled=False):
+            with full_precision(x):
                 return positive_random_features(x, self.random, shift=query and self.shift)
         return x
 
@@ -201,6 +202,9 @@ class LinearAttention(RecurrentMixer):
     ) -> FixedState | None:
         return super().init_state(batch, max_len, device=device, dtype=dtype) if self.causal else None
 
+    def step(self, state: Any) -> Step | None:
+        return None if state is None else super().step(state)
+
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
         """Random features, writing, reading and the convolution, 2 a multiply-add."""
         taps = sum(self.widths) * self.config.conv
@@ -246,6 +250,9 @@ class CrossLinearAttention(LinearAttention):
     ) -> MemorySums:
         weight = self.out.weight
         return MemorySums(sums=self._empty_sums(batch, device or weight.device, dtype or weight.dtype))
+
+    def step(self, state: Any) -> Step | None:
+        return (lambda x, context: self(x[:, None], context, state)[:, 0]) if state.filled else None  # (N, D)
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
         """Random features, one write for each token of the memory and one read for each of x, 2 a multiply-add."""

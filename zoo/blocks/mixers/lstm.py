@@ -48,8 +48,6 @@ class LSTM(RecurrentMixer):
 
     layer: ClassVar[type[nn.LSTM | nn.GRU]] = nn.LSTM
     parts: ClassVar[tuple[str, ...]] = ("hidden", "cell")
-    multiply_adds: ClassVar[int] = 4
-    """Matrices (E, E) that a token goes through."""
 
     def __init__(self, config: LSTMConfig, slot: Slot) -> None:
         super().__init__()
@@ -62,18 +60,18 @@ class LSTM(RecurrentMixer):
 
     def reset_parameters(self) -> None:
         self.rnn.reset_parameters()
-        nn.init.zeros_(self.rnn.bias_ih_l0)
-        nn.init.zeros_(self.rnn.bias_hh_l0)
+        for name in ("bias_ih_l0", "bias_hh_l0"):
+            nn.init.zeros_(self.rnn.get_parameter(name))
         self.remember()
         init_linear(self.out, self._out_std)
 
     @torch.no_grad()
     def remember(self) -> None:
         """Start with the forget gate open; torch's order is i, f, g, o."""
-        self.rnn.bias_ih_l0[self.hidden : 2 * self.hidden] = 1.0
+        self.rnn.get_parameter("bias_ih_l0")[self.hidden : 2 * self.hidden] = 1.0
 
     def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
-        wide = torch.promote_types(self.rnn.weight_ih_l0.dtype, torch.float32)
+        wide = torch.promote_types(self.out.weight.dtype, torch.float32)
         before = [x.new_zeros(x.shape[0], self.hidden, dtype=wide) for _ in self.parts]
         if state is not None:
             before = [state[name].to(wide) for name in self.parts]
@@ -89,7 +87,7 @@ class LSTM(RecurrentMixer):
 
     def _run(self, x: Tensor, state: list[Tensor], lengths: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
         """x (N, L, D), states (N, E), lengths (N,) on the CPU -> outputs (N, L, E) in x's dtype and states (N, E)."""
-        dtype = self.rnn.weight_ih_l0.dtype
+        dtype = self.out.weight.dtype
         given = [value[None].to(dtype) for value in state]
         rows = x.to(dtype)
         if lengths is not None:
@@ -124,7 +122,3 @@ class LSTM(RecurrentMixer):
     def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         wide = torch.promote_types(dtype, torch.float32)
         return {name: torch.zeros(batch, self.hidden, device=device, dtype=wide) for name in self.parts}
-
-    def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
-        """The gates' products with h, 2 a multiply-add."""
-        return 2 * batch * length * self.multiply_adds * self.hidden**2
