@@ -3,9 +3,9 @@
     python -m benchmarks.gpu_check [device=cuda] [seconds=220] [out=benchmarks/results/gpu.json]
 
 First the equality of paths: every operator of sequence mixers by the path that `zoo.ops` takes on this device, beside
-its form in plain PyTorch in fp64, outputs and gradients. Then tokens a second and peak memory of forward and backward for
-lengths of 1,024 to 65,536, shortest first, beside fused attention, until the time is over. The file is written after
-every step, so an interrupted run leaves what it found. On a CPU (device=cpu) the lengths are tiny: a dry run.
+its form in plain PyTorch in fp64, outputs and gradients. Then tokens a second and peak memory of forward and backward
+for lengths of 1,024 to 65,536, shortest first, beside fused attention, until the time is over. The file is written
+after every step, so an interrupted run leaves what it found. On a CPU (device=cpu) the lengths are tiny: a dry run.
 
 Exit code 0: all paths agree. 1: some do not. 2: wrong words.
 """

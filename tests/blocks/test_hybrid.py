@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import zoo
+import zoo.run as run
 from tests.blocks.test_stack import fp64, rows, stack
 from zoo import registry
 from zoo.blocks import Capability, Context
@@ -207,13 +208,14 @@ def test_presets_fit_every_family(family: str, mixer: str) -> None:
     assert model(*inputs).isfinite().all()
 
 
-def test_a_decoder_reads_its_memory_by_the_family_s_own_attention_where_the_mixer_cannot() -> None:
-    """T5 scores without 1 / sqrt(K), and has no biases: so does what stands behind another mixer."""
-    model = zoo.create_model("t5", mixer="gated_delta", **TEXT)
-    own = zoo.create_model("t5", **TEXT)
-    for block, twin in zip(model.decoder.blocks, own.decoder.blocks, strict=True):
-        assert block.cross.config == twin.cross.config
-        assert type(block.mixer) is not type(twin.mixer)
+def test_a_decoder_reads_its_memory_by_attention_where_the_mixer_cannot() -> None:
+    """And by the pattern's own attention where it has one, in all layers."""
+    one = {"name": "attention", "kv_heads": 1}
+    for mixer, reader in (("gated_delta", AttentionConfig()), ({"name": "hybrid", "pattern": ["lstm", one]}, one)):
+        model = zoo.create_model("t5", mixer=mixer, **TEXT)
+        for block in model.decoder.blocks:
+            assert block.cross.config == registry.decode("mixer", reader)
+        assert type(model.decoder.blocks[0].mixer) is not type(model.decoder.blocks[0].cross)
     assert type(model.encoder.blocks[0].mixer).__name__ == "TwoWay"
 
 
@@ -222,3 +224,21 @@ def test_a_mixer_that_cannot_read_a_memory_is_refused_as_its_reader() -> None:
         zoo.create_model("t5", cross="lstm", **TEXT)
     with pytest.raises(zoo.ConfigError, match=r"mixer lstm: 'lstm' cannot read a second sequence .*Fits: attention"):
         zoo.create_mixer("lstm", dim=8, memory_dim=8)
+
+
+@pytest.mark.parametrize(
+    ("words", "letters"),
+    [
+        (["mixer=hybrid_3to1"], "aggga"),
+        (["mixer=hybrid_3to1", "mixer.from_end=false"], "gggag"),
+        (["mixer=hybrid", "mixer.pattern=2*gated_delta+attention"], "ggagg"),
+        (["mixer=hybrid", "mixer.pattern='2*gated_delta,attention'"], "ggagg"),
+        (["mixer=hybrid", "mixer.pattern=[lstm,{name: attention, window: 8, repeat: 2}]"], "laala"),
+        (["mixer=hybrid", "mixer.pattern=lstm", "mixer.layers.3=attention", "mixer.layers={-1: gru}"], "lllag"),
+        (["mixer=hybrid", "mixer.pattern=lstm", "mixer.layers.3.name=attention", "mixer.layers.3.window=8"], "lllal"),
+    ],
+    ids=" ".join,
+)
+def test_patterns_are_chosen_on_the_command_line(words: list[str], letters: str) -> None:
+    made = run.compose(["recipe=gpt", "model.depth=5", "out=x", *words])["model"]
+    assert laid_out(registry.decode("mixer", made["mixer"]), 5) == letters

@@ -281,7 +281,9 @@ def test_a_step_of_decoding_is_the_forward_pass(case: MixerCase, batch: int) -> 
         step = mixer.step(ours)
         assert step is not None
         for t in range(4, 9):
-            torch.testing.assert_close(step(x[:, t], Context()), mixer(x[:, t : t + 1], Context(), theirs)[:, 0], **fp64)
+            torch.testing.assert_close(
+                step(x[:, t], Context()), mixer(x[:, t : t + 1], Context(), theirs)[:, 0], **fp64
+            )
     assert ours.seen == theirs.seen == 9
     for kept, tensor in ours.tensors.items():
         torch.testing.assert_close(tensor, theirs.tensors[kept], **fp64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -110,7 +111,7 @@ def _doubled(first, last, x, y):
 
 
 def library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The three functions of flash-linear-attention as its documentation has them, by loops; returns what was called."""
+    """The three functions of flash-linear-attention, as it documents them, by loops; returns what was called."""
     called: list[str] = []
 
     def run(name: str, q, k, v, g, a, b, scale, initial_state, output_final_state, cu_seqlens) -> tuple[Tensor, Tensor]:
@@ -120,7 +121,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         q, k, v, a, b = (None if x is None else x.float() for x in (q, k, v, a, b))
         bounds = [0, q.shape[1]] if cu_seqlens is None else cu_seqlens.tolist()
         outs, finals = [], []
-        for n, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for n, (start, end) in enumerate(pairwise(bounds)):
             S = initial_state if cu_seqlens is None else initial_state[n : n + 1]
             for t in range(start, end):
                 read = 0 if a is None else b[:, t, :, :, None] * (a[:, t, :, None] @ S)

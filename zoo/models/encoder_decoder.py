@@ -39,8 +39,8 @@ class EncoderDecoderConfig(TransformerConfig):
     encoder_depth: Annotated[int, Field(ge=0)] | None = None
     """None: `depth`."""
     cross: Annotated[MixerConfig | None, part("mixer")] = None
-    """What reads the memory; None: `mixer` where it can read a second sequence, else the family's own attention. A
-    recurrent mixer cannot, so `mixer=mamba2` stands before the family's attention over the memory."""
+    """What reads the memory; None: `mixer` where it can read a second sequence, else attention. No recurrent mixer can:
+    with `mixer=mamba2` the target runs through Mamba-2 and reads the source by attention."""
     start_id: Annotated[int, Field(ge=0)] = 0
     """First token of every target row."""
     tie_embeddings: bool = True
@@ -55,8 +55,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
     @property
     def cross_mixer(self) -> MixerConfig:
-        own: MixerConfig = type(self).model_fields["mixer"].default
-        return self.cross or self.mixer.for_memory() or own.for_memory() or AttentionConfig()
+        return self.cross or self.mixer.for_memory() or AttentionConfig()
 
     def build(self) -> EncoderDecoder:
         return EncoderDecoder(self)

@@ -38,6 +38,8 @@ def causal_conv(
     (batch, length, channels), past = x.shape, (weight.shape[1] - 1) * dilation
     tail = x.new_zeros(batch, past, channels) if tail is None else tail.to(x.dtype)
     joined = torch.cat([tail, x], dim=1)  # (B, past + T, C)
+    if starts is not None and lengths is not None:  # what follows the last real token begins nothing
+        starts = starts & (torch.arange(length, device=x.device) < lengths[:, None])
     age = None if starts is None else _age(starts)
     if length == 1 and age is None:
         y = _step(joined, weight, bias, dilation)

@@ -33,6 +33,7 @@ from zoo.ops.precision import full_precision
 
 __all__ = ["chunked_recurrence", "naive_recurrence", "recurrence", "recurrence_step"]
 
+
 def recurrence(
     q: Tensor,
     k: Tensor,
@@ -89,7 +90,7 @@ def recurrence(
 def recurrence_step(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, a: Tensor | None, b: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One token: q, k, a, b (B, H, K), v (B, H, V), decay (H,), (B, H) or (B, H, K) -> (B, H, V), state (B, H, K, V)."""
+    """One token: q, k, a, b (B, H, K), v (B, H, V), decay (H,), (B, H) or (B, H, K) -> (B, H, V), (B, H, K, V)."""
     if decay is not None:
         decay = decay[..., None, None] if decay.dim() < 3 else decay[..., None]
         state = decay.exp() * state  # (B, H, K, V)
@@ -190,7 +191,7 @@ def _sums_after(g: Tensor) -> Tensor:
 
 
 def _pairs(xs: list[Tensor], ys: list[Tensor], g: Tensor | None) -> list[list[Tensor]]:
-    """Of all x and y (..., c, K): x_i' exp(g_{j+1} + ... + g_i) y_j for j <= i, (..., c, c), zero above the diagonal."""
+    """Of all x, y (..., c, K): x_i' exp(g_{j+1} + ... + g_i) y_j for j <= i, (..., c, c), zero above the diagonal."""
     if g is None:
         return [[(x @ y.mT).tril() for y in ys] for x in xs]
     if g.shape[-1] == 1:

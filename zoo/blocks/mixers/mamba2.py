@@ -163,11 +163,12 @@ class Mamba2(RecurrentMixer):
         wide = kept.dtype == self.A_log.dtype and not torch.is_autocast_enabled(kept.device.type)
         if not wide or self.conv is None or state.document is not None:
             return super().step(state)
+        in_proj, out = few_rows(self.in_proj), few_rows(self.out)
         conv, heads, shared = self.conv.step(state), self.heads, (self.config.groups, self.config.state_size)
         sizes, d = (self.widths[0], sum(self.widths), heads), self.D[:, None]
 
         def step(x: Tensor, _: Context) -> Tensor:
-            z, xbc, step = few_rows(self.in_proj, x).split(sizes, dim=1)
+            z, xbc, step = in_proj(x).split(sizes, dim=1)
             x, b, c = conv(xbc).split(self.widths, dim=1)
             x = x.unflatten(1, (heads, -1))  # (N, H, P)
             b, c = (shared_heads(part.unflatten(1, shared)[:, None], heads)[:, 0] for part in (b, c))  # (N, H, N)
@@ -175,7 +176,7 @@ class Mamba2(RecurrentMixer):
             decay = log_decay(self.A_log, step)
             y, state["matrix"] = recurrence_step(c, b, step[..., None] * x, decay, None, None, state["matrix"])
             state.advance_rows(1, None)
-            return few_rows(self.out, self._gated(torch.addcmul(y, d, x).flatten(1), z))  # (N, D)
+            return out(self._gated(torch.addcmul(y, d, x).flatten(1), z))  # (N, D)
 
         return step
 

@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import torch
 from numba import float32, float64, intp, njit, types, void
@@ -49,7 +48,7 @@ def compiled(function: Callable[..., None], dtype: torch.dtype, *axes: int) -> C
 
 @intrinsic
 def row(typing, x, place):
-    """x[place] for all axes but the last, along which numbers lie side by side. Unlike an index of NumPy's it is only an
+    """x[place] for all axes but the last, along which numbers lie side by side. Unlike NumPy's index it is only an
     address: nothing looks at bounds or strides, and nothing counts references, which for short vectors costs as much
     as the work on them."""
     vector = types.Array(x.dtype, 1, "C")

@@ -17,8 +17,6 @@ gets a row of zeros.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -187,7 +185,12 @@ def _backward(
             for place in range(tokens - 1, -1, -1):
                 t, S = begin + place, states[place]
                 qt, kt, vt, do = row(q, (r, t, g)), row(k, (r, t, g)), row(v, (r, t, h)), row(grad_out, (r, t, h))
-                dqt, dkt, dvt, wt = row(dq, (r, t, h)), row(dk, (r, t, h)), row(dv, (r, t, h)), _factors(w, r, t, h, same)
+                dqt, dkt, dvt, wt = (
+                    row(dq, (r, t, h)),
+                    row(dk, (r, t, h)),
+                    row(dv, (r, t, h)),
+                    _factors(w, r, t, h, same),
+                )
                 vdo = _dot(vt, do)
                 if low_rank:
                     at, bt, p = row(a, (r, t, h)), row(b, (r, t, h)), row(read, (r, t, h))
