@@ -88,7 +88,7 @@ def compared(mixer: Sublayer, layout: Layout, tolerance: float) -> None:
         for name, value in found.items():
             size = max(1.0, expected[name].abs().max().item())
             told = f"{way.__name__}, {name}"
-            torch.testing.assert_close(value, expected[name], rtol=0, atol=tolerance * size, msg=told)
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=tolerance * size, msg=lambda text, told=told: f"{told}: {text}")
         y, states = way(mixer, noisy.requires_grad_(), layout)  # gradients on: the same kernels as above
         for name, value in {"outputs": y * mask[..., None], **states}.items():
             assert torch.equal(value, found[name]), f"{way.__name__}: masked tokens change {name}"

@@ -123,7 +123,8 @@ def test_the_law(case: MixerCase, form: str, layout: Layout) -> None:
 
 @padded
 def test_the_law_holds_in_single_precision(case: MixerCase, form: str) -> None:
-    compared(case.build(dtype=torch.float32, **facts(form)), Layout((4, 5, 9), MASK[[0, 2]]), 1e-5)
+    tolerance = 2e-5  # a parameter's gradient is a sum over all tokens and channels
+    compared(case.build(dtype=torch.float32, **facts(form)), Layout((4, 5, 9), MASK[[0, 2]]), tolerance)
 
 
 @causal_steps

@@ -121,12 +121,15 @@ class _Store(Rows):
 
     def _write_one(self, slots: Tensor, k: Tensor, v: Tensor, tags: dict[str, Tensor], mask: Tensor | None) -> None:
         """The one new token of row b into slots[b]; where the mask (B, 1) is False the slot keeps what it holds."""
-        self._own()
+        written = []
         for store, new in ((self.keys, k), (self.values, v)):
             place = slots.view(-1, 1, 1, 1).expand(-1, store.shape[1], 1, store.shape[3])  # (B, G, 1, K)
             new = new.to(store.dtype)
-            if mask is not None:
+            if mask is not None:  # read before the copy that is written: its gradient needs the tensor as it was
                 new = torch.where(mask[:, None, None], new, store.gather(2, place))
+            written.append((place, new))
+        self._own()
+        for store, (place, new) in zip((self.keys, self.values), written, strict=True):
             store.scatter_(2, place, new)
         for name, tag in tags.items():
             held, place = self._tag(name), slots[:, None]

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from zoo.ops import chunked_scan
 from zoo.ops.kernels import chosen
+from zoo.ops.precision import full_precision
 
 __all__ = ["naive_selective_scan", "selective_scan", "selective_scan_step"]
 
@@ -54,7 +55,7 @@ def selective_scan(
     """
     check_shapes(x, delta, A, B, C, D, state, mask, starts, chunk)
     out_dtype, dtype = x.dtype, _dtype(x, delta, A, B, C, D, state)
-    with torch.autocast(x.device.type, enabled=False):
+    with full_precision(x):
         x, delta, A, B, C = (v.to(dtype) for v in (x, delta, A, B, C))
         D, state = (None if v is None else v.to(dtype) for v in (D, state))
         if mask is not None:  # a step of no size forgets nothing and writes nothing
@@ -173,7 +174,7 @@ class _RecomputedScan(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, starts, before = ctx.saved_tensors
-        with torch.autocast(before.device.type, enabled=False):
+        with full_precision(before):
             if torch.is_grad_enabled():  # a second derivative is asked for
                 found = _differentiable_gradients(tensors, starts, ctx.chunk, grads)
             else:
