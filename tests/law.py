@@ -87,8 +87,8 @@ def compared(mixer: Sublayer, layout: Layout, tolerance: float) -> None:
         found = observed(mixer, x, layout, way)
         for name, value in found.items():
             size = max(1.0, expected[name].abs().max().item())
-            told = f"{way.__name__}, {name}"
-            torch.testing.assert_close(value, expected[name], rtol=0, atol=tolerance * size, msg=lambda text, told=told: f"{told}: {text}")
+            error = (value - expected[name]).abs().max().item() if value.numel() else 0.0
+            assert error <= tolerance * size, f"{way.__name__}, {name}: {error:.1e} of {size:.1e}"
         y, states = way(mixer, noisy.requires_grad_(), layout)  # gradients on: the same kernels as above
         for name, value in {"outputs": y * mask[..., None], **states}.items():
             assert torch.equal(value, found[name]), f"{way.__name__}: masked tokens change {name}"

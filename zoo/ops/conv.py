@@ -157,7 +157,7 @@ def naive_causal_conv(
         inputs = list(tail[r]) if tail is not None else [x.new_zeros(channels)] * past
         last = length if lengths is None else int(lengths[r])
         for t in range(length):
-            if starts is not None and starts[r, t]:
+            if starts is not None and starts[r, t] and t < last:
                 inputs = [torch.zeros_like(value) for value in inputs]
             inputs.append(x[r, t])
             y = torch.zeros_like(x[r, t]) if bias is None else bias
