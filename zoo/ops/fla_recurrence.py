@@ -41,7 +41,7 @@ def fla_recurrence(
         a, b = g.exp() * b, a
     rows = [None if x is None else x.to(v.dtype) for x in (q, k, v, a, b)] + [g]
     if starts is None:
-        out, final = _kernel(*rows, state.float(), None)
+        out, final = _kernel(*rows, state.float(), None)  # type: ignore[call-arg]
         return out, final
     rows = [None if x is None else x.flatten(0, 1)[None] for x in rows]  # (1, B T, H, K)
     begins = starts.clone()
@@ -52,7 +52,7 @@ def fla_recurrence(
     first, last = F.pad(of_rows[:-1], (1, 0)), of_rows - 1
     kept = state.float().masked_fill(starts[:, 0, None, None, None], 0.0)
     states = kept.new_zeros(len(places), *kept.shape[1:]).index_copy(0, first, kept)  # (N, H, K, V)
-    out, finals = _kernel(*rows, states, ends)
+    out, finals = _kernel(*rows, states, ends)  # type: ignore[call-arg]
     return out.unflatten(1, (batch, -1))[0], finals.index_select(0, last)
 
 

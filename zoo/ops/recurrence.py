@@ -76,13 +76,13 @@ def recurrence(
         if form == "numba":
             from zoo.ops.compiled.recurrence import compiled_recurrence
 
-            out, state = compiled_recurrence(q, k, v, decay, a, b, state)
-            return out.to(out_dtype), state
+            out, final = compiled_recurrence(q, k, v, decay, a, b, state)
+            return out.to(out_dtype), final
         q, k = shared_heads(q, heads), shared_heads(k, heads)
         if length == 1:
             turn = [x if x is None or x.dim() == 1 else x[:, 0] for x in (q, k, v, decay, a, b)]
             out, state = recurrence_step(*turn, state)  # type: ignore[arg-type]
-            return out[:, None].to(out_dtype), state
+            return out[:, None].to(out_dtype), state  # type: ignore[return-value]
         out, state = chunked_recurrence(q, k, v, decay, a, b, state, chunk)
         return out.to(out_dtype), state
 
@@ -292,7 +292,7 @@ def without_masked(
     if mask is None:
         return k, decay, a
     decay = decay.expand(v.shape[:3]) if decay is not None and decay.dim() == 1 else decay  # (B, T, H)
-    k, decay, a = (x if x is None else x.masked_fill(_heads(~mask, x), 0.0) for x in (k, decay, a))
+    k, decay, a = (x if x is None else x.masked_fill(_heads(~mask, x), 0.0) for x in (k, decay, a))  # type: ignore
     return k, decay, a  # type: ignore[return-value]
 
 

@@ -208,7 +208,7 @@ def _first(result: Any) -> Tensor:
 def mambapy(case: MixerCase) -> Arm | None:
     if case.operator != "mamba" or case.length > 1024:
         return None
-    from mambapy.pscan import pscan
+    from mambapy.pscan import pscan  # type: ignore[import-not-found]
 
     def call(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
         decay = (delta[..., None] * A).exp()  # (B, T, C, N)
@@ -221,7 +221,7 @@ def mambapy(case: MixerCase) -> Arm | None:
 def fla_naive(case: MixerCase) -> Arm | None:
     if case.operator != "gla" or case.length > 512:
         return None
-    from fla.ops.gla.naive import naive_recurrent_gla
+    from fla.ops.gla.naive import naive_recurrent_gla  # type: ignore[import-not-found]
 
     rows = {name: value.transpose(1, 2).contiguous() for name, value in inputs_of(case).items()}
     return _arm(rows, lambda q, k, v, decay: naive_recurrent_gla(q, k, v, decay)[0])

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import torch
 from numba import float32, float64, intp, njit, types, void
@@ -46,8 +47,7 @@ def compiled(function: Callable[..., None], dtype: torch.dtype, *axes: int) -> C
         return njit(signature, **OPTIONS)(function)
 
 
-@intrinsic
-def row(typing, x, place):
+def _row(typing, x, place):
     """x[place] for all axes but the last, along which numbers lie side by side. Unlike NumPy's index it is only an
     address: nothing looks at bounds or strides, and nothing counts references, which for short vectors costs as much
     as the work on them."""
@@ -65,6 +65,9 @@ def row(typing, x, place):
         return view._getvalue()
 
     return vector(x, place), address
+
+
+row: Any = intrinsic(_row)
 
 
 def spread(kernel: Callable[..., None], units: int, work: int, *tensors: torch.Tensor) -> None:

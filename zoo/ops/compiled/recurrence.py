@@ -106,7 +106,7 @@ def _run_backward(
     kernel = compiled(_backward, v.dtype, 4, 4, 4, 4, 4, 4, 4, 5, 4, 4, 4, 4, 4, 4, 4, 4, 4)
     inputs = (q, k, v, _decays(w, v), _or_none(a, v), _or_none(b, v), read, kept, _side_by_side(grad_out), grad_final)
     found = (dq, dk, dv, dw, da, db, dstate)
-    spread(kernel, batch * heads, 3 * dstate.numel() * length, *inputs, *found)
+    spread(kernel, batch * heads, 3 * dstate.numel() * length, *inputs, *found)  # type: ignore[arg-type]
     if groups != heads:
         dq, dk = (x.unflatten(2, (groups, -1)).sum(3) for x in (dq, dk))
     if w is None or w.dim() == 1:
