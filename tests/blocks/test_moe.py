@@ -246,8 +246,10 @@ def test_capacity_drops_what_the_loop_drops(factor: float, length: int, k: int, 
     wanted = torch.rand(3, length, 4, generator=g).argsort(-1)[..., :k]
     real = torch.rand(3, length, generator=g) < 0.7
     wanted = wanted.masked_fill(~real[..., None], 4)
-    limit = row_capacity(real, 3, length, factor * k / 4, torch.device("cpu"))
+    limit = row_capacity(real, length, factor * k / 4)
     assert torch.equal(capacity_drop(wanted, limit, 4), naive_drop(wanted, factor, 4, k, real))
+    whole = torch.ones_like(real)
+    assert (row_capacity(whole, length, factor * k / 4) == row_capacity(None, length, factor * k / 4)).all()
 
 
 def test_a_dropped_token_passes_by_and_only_while_training() -> None:

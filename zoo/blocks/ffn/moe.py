@@ -68,7 +68,8 @@ class MoEConfig(FFNConfig):
     capacity: Factor | None = None
     """While training an expert takes at most capacity * top_k * T / E tokens of a row of T real ones, rounded up,
     first come first served; the others pass by it, on the residual connection alone. None: no limit.
-    (Switch and GShard count over a device's batch; by rows, no row depends on its neighbours.)"""
+    (Switch and GShard count over a device's batch; by rows, no row depends on its neighbours. Documents that are
+    packed into one row share its room.)"""
     eval_capacity: Factor | None = None
     """The same in evaluation. A limit breaks what generation relies on, that one pass equals many steps."""
     balance: Coefficient = 0.01

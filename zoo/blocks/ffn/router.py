@@ -15,6 +15,7 @@ it: at k = 1 the weight is the score itself (Fedus et al. 2021, arXiv:2101.03961
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,14 +101,14 @@ class TokenChoice(Router):
     """Each token chooses its experts."""
 
     def forward(self, x: Tensor, real: Tensor | None) -> Routing:
-        config, (batch, length, _) = self.config, x.shape
+        config = self.config
         logits, scores, wanted, weights = self.choose(x)
         if real is not None:
             wanted = wanted.masked_fill(~real[..., None], config.experts)
         factor = config.capacity if self.training else config.eval_capacity
         served = wanted
         if factor is not None:
-            limit = row_capacity(real, batch, length, factor * config.top_k / config.experts, x.device)
+            limit = row_capacity(real, x.shape[-2], factor * config.top_k / config.experts)
             served = capacity_drop(wanted, limit, config.experts)
         pairs = sort_pairs(served.flatten(0, 1), config.experts)
         return Routing(logits, scores, pairs, take_weights(weights.flatten(0, 1), pairs), wanted, served)
@@ -142,13 +143,12 @@ class ExpertChoice(Router):
         scores = self.scores(logits)  # (B, T, E)
         share = config.top_k / config.experts
         worth = scores if real is None else scores.masked_fill(~real[..., None], -torch.inf)
-        most = int(row_capacity(None, 1, length, share, torch.device("cpu")))  # C
+        most = int(row_capacity(None, length, share))  # C
         found = worth.mT.topk(most, dim=-1)  # (B, E, C)
         rows = torch.arange(batch, device=x.device)[:, None, None]
         weights = found.values
         if real is not None:  # a padded row's experts take as many as they would take without the padding
-            limit = row_capacity(real, batch, length, share, x.device)  # (B, 1)
-            over = torch.arange(most, device=x.device) >= limit  # (B, C)
+            over = torch.arange(most, device=x.device) >= row_capacity(real, length, share)  # (B, C)
             weights = weights.masked_fill(over[:, None], 0.0)
         token = (found.indices + rows * length).transpose(0, 1).flatten()  # (E B C,)
         ends = torch.arange(1, config.experts + 1, device=x.device, dtype=torch.int32) * (batch * most)
@@ -164,17 +164,17 @@ def best_groups(worth: Tensor, groups: int, kept: int) -> Tensor:
     return allowed.scatter(-1, best, True)[..., None].expand_as(grouped).flatten(-2)
 
 
-def row_capacity(real: Tensor | None, batch: int, length: int, share: float, device: torch.device) -> Tensor:
-    """(B, 1) int64: the pairs that one expert takes of each row, `share` of its real tokens, rounded up."""
+def row_capacity(real: Tensor | None, length: int, share: float) -> Tensor | int:
+    """The pairs that one expert takes of each row: `share` of its real tokens, rounded up. (B, 1) where real differs."""
     if real is None:
-        counts = torch.full((batch, 1), length, device=device, dtype=torch.float64)
-    else:
-        counts = real.sum(-1, keepdim=True, dtype=torch.float64)
-    return (counts * share - 1e-9).ceil().long()  # 1.1 * 10 is 11, not 12
+        return math.ceil(length * share - 1e-9)  # 1.1 * 10 is 11, not 12
+    return (real.sum(-1, keepdim=True, dtype=torch.float64) * share - 1e-9).ceil().long()
 
 
-def capacity_drop(wanted: Tensor, limit: Tensor, experts: int) -> Tensor:
-    """Choices (B, T, k), E for nobody -> the same with E wherever an expert has had `limit` (B, 1) pairs of the row.
+def capacity_drop(wanted: Tensor, limit: Tensor | int, experts: int) -> Tensor:
+    """Choices (B, T, k), E for nobody -> the same with E wherever an expert has had `limit` pairs of the row.
+
+    limit: one number, or (B, 1).
 
     First come, first served: earlier tokens go before later ones, and of one token the better choice goes first. So
     no later token decides over an earlier one, which is what a causal slot needs. (Lepikhin et al. 2020,

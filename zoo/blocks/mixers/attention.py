@@ -1,4 +1,4 @@
-"""Softmax attention for self and cross use: multi-head, multi-query, grouped; windows, sinks, soft-caps, gates.
+"""Softmax attention for self and cross use: multi-head, multi-query, grouped; windows, chunks, sinks, caps, gates.
 
 Vaswani et al. 2017, arXiv:1706.03762; one key/value head: Shazeer 2019, arXiv:1911.02150; groups: Ainslie et al.
 2023, arXiv:2305.13245. The operator is zoo/ops/attention.py, the states are zoo/blocks/state.py.

@@ -140,15 +140,15 @@ class Mamba(RecurrentMixer):
         if not plain or not wide or self.conv is None or state.document is not None:
             return super().step(state)
         conv = self.conv.step(state)
-        in_proj, x_proj, out = few_rows(self.in_proj), few_rows(self.x_proj), few_rows(self.out)
+        in_proj, x_proj, dt_proj, out = map(few_rows, (self.in_proj, self.x_proj, self.dt_proj, self.out))
         A = -self.A_log.mT.exp().mT  # (C, N), channels innermost as the scan leaves its state
-        dt_weight, dt_bias, d = self.dt_proj.weight, self.dt_bias, self.D
+        dt_bias, d = self.dt_bias, self.D
 
         def step(x: Tensor, _: Context) -> Tensor:
             x, z = in_proj(x).chunk(2, dim=1)  # (N, C) each
             x = conv(x)
             low, b, c = x_proj(x).split(self.widths, dim=1)  # (N, R), (N, N), (N, N)
-            delta = F.softplus(F.linear(low, dt_weight).add_(dt_bias))  # (N, C)
+            delta = F.softplus(dt_proj(low) + dt_bias)  # (N, C)
             y, state["hidden"] = selective_scan_step(x, delta, A, b, c, d, state["hidden"])
             state.advance_rows(1, None)
             return out(gated("silu", z, y))  # (N, D)
