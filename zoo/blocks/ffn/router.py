@@ -165,7 +165,7 @@ def best_groups(worth: Tensor, groups: int, kept: int) -> Tensor:
 
 
 def row_capacity(real: Tensor | None, length: int, share: float) -> Tensor | int:
-    """The pairs that one expert takes of each row: `share` of its real tokens, rounded up. (B, 1) where real differs."""
+    """The pairs that one expert takes of a row: `share` of its real tokens, rounded up; (B, 1) with a mask."""
     if real is None:
         return math.ceil(length * share - 1e-9)  # 1.1 * 10 is 11, not 12
     return (real.sum(-1, keepdim=True, dtype=torch.float64) * share - 1e-9).ceil().long()
