@@ -471,23 +471,23 @@ def test_an_upcycled_model_starts_as_the_dense_one(family: str, choices: dict[st
     assert not sparse.training and next(sparse.parameters()).dtype == torch.float64
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [
-        {"top_k": 1},
-        {"normalise": False},
-        {"scale": 2.0},
-        {"weigh": "input"},
-        {"shared": "mlp"},
-        {"capacity": 1.25},
-        {"eval_capacity": 1.25},
-        {"router": "experts"},
-    ],
-    ids=str,
-)
-def test_upcycling_refuses_what_would_not_start_alike(choices: dict[str, Any]) -> None:
-    with pytest.raises(zoo.ConfigError, match=f"{next(iter(choices))}: .*changes what the model computes"):
-        upcycle(tiny("gpt"), **choices)
+REFUSED: dict[str, tuple[Any, str]] = {
+    "top_k": (1, "single expert is weighed by the router's score"),
+    "normalise": (False, "do not add up to 1"),
+    "scale": (2.0, "add up to 2.0"),
+    "weigh": ("input", "not w f"),
+    "shared": ("mlp", "on top of the copies"),
+    "capacity": (1.25, "in training a full expert drops tokens"),
+    "eval_capacity": (1.25, "in evaluation a full expert drops tokens"),
+    "router": ("experts", "some by none"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_upcycling_refuses_what_would_not_start_alike_and_says_why(name: str) -> None:
+    value, why = REFUSED[name]
+    with pytest.raises(zoo.ConfigError, match=f"{name}: .*changes what the model computes: .*{why}.*; choose "):
+        upcycle(tiny("gpt"), **{name: value})
 
 
 def test_upcycling_needs_a_dense_stack() -> None:
