@@ -42,7 +42,7 @@ class AttentionConfig(MixerConfig):
     value_dim: Annotated[int, Field(ge=1)] | None = None
     """Value width V; None: K."""
     bias: bool = True
-    """Biases of the query, key and value projections."""
+    """Biases of the query, key, value and gate projections."""
     out_bias: bool = True
     qk_norm: Annotated[NormConfig | None, part("norm")] = None
     """Norm over each head's queries and keys, before rotation (Henry et al. 2020, arXiv:2010.04245)."""
@@ -126,7 +126,7 @@ class Attention(Sublayer):
         self.k_norm = config.qk_norm.build(widths[1]) if config.qk_norm is not None else None
         self.sink_logit = nn.Parameter(torch.empty(self.heads)) if config.sink_logit else None
         gates = {"none": 0, "head": self.heads, "elementwise": self.heads * self.value_dim}[config.gate]
-        self.gate = nn.Linear(slot.dim, gates) if gates else None
+        self.gate = nn.Linear(slot.dim, gates, bias=config.bias) if gates else None
         if config.position is not None and (self.cross or config.position.place == "input"):
             name = config.position.registered_name
             raise ConfigError(
