@@ -365,7 +365,6 @@ _MINIMAX: dict[str, Any] = {
     "num_hidden_layers": 4,
     "intermediate_size": 12,
     "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-    "block_size": 5,
     **dict.fromkeys(("full_attn_alpha_factor", "linear_attn_alpha_factor", "mlp_alpha_factor"), 8**0.25),
 }
 STATE_DECODERS: dict[str, Callable[[], nn.Module]] = {
@@ -386,14 +385,7 @@ STATE_DECODERS: dict[str, Callable[[], nn.Module]] = {
     ),
 }  # fmt: skip
 """State spaces or lightning attention with some attention and experts."""
-EVERY = {
-    **DECODERS,
-    **ENCODERS,
-    **ENCODER_DECODERS,
-    **EXPERT_DECODERS,
-    **EXPERT_ENCODER_DECODERS,
-    **STATE_DECODERS,
-}
+EVERY = {**DECODERS, **ENCODERS, **ENCODER_DECODERS, **EXPERT_DECODERS, **EXPERT_ENCODER_DECODERS, **STATE_DECODERS}
 
 
 def build(name: str, seed: int = 0) -> Any:
