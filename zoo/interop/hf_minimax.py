@@ -24,11 +24,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from zoo.blocks.ffn.glu import SwiGLUConfig
 from zoo.blocks.ffn.moe import MoEConfig
 from zoo.blocks.mixers.attention import AttentionConfig
 from zoo.blocks.mixers.hybrid import HybridConfig
-from zoo.blocks.mixers.lightning import LightningConfig
+from zoo.blocks.mixers.lightning import LightningConfig, lightning_slopes
 from zoo.blocks.residual import DeepNormConfig
 from zoo.interop.family import Family, Weights, common, experts, layered
 from zoo.interop.fields import Fields
@@ -42,6 +45,7 @@ from zoo.registry import ConfigError
 __all__ = ["MINIMAX"]
 
 _FULL, _LINEAR = "full_attention", "linear_attention"
+_BLOCK = 256  # their default; nothing but the size of their tables depends on it
 _KINDS = ("mlp", "full_attn", "linear_attn")
 
 
@@ -56,6 +60,30 @@ class _MiniMaxFamily(Family):
         if mixers:
             changes["mixer"] = HybridConfig(pattern=tuple(mixers))
         return super().config_to(config.model_copy(update=changes), weights)
+
+    def to_huggingface(self, model: nn.Module) -> dict[str, Tensor]:
+        """With the tables of decays that follow from the config, which their files hold and ours are read without."""
+        state, config = super().to_huggingface(model), model.config
+        for layer, mixer in enumerate(_mixers(config)):  # type: ignore[arg-type]
+            if isinstance(mixer, LightningConfig):
+                tables = _decays(mixer.heads or config.heads, layer, config.depth)  # type: ignore[union-attr, arg-type]
+                where, like = f"model.layers.{layer}.self_attn", state[f"model.layers.{layer}.self_attn.norm.weight"]
+                state |= {f"{where}.{name}": table.to(like).contiguous() for name, table in tables.items()}
+        return state
+
+
+def _decays(heads: int, layer: int, depth: int) -> dict[str, Tensor]:
+    """Of one layer, in blocks of N tokens: m (H, 1, 1), exp(-m i) and exp(-m (N - i)) (H, N, 1), and exp(-m (i - j))
+    (1, H, N, N), 0 for later j."""
+    slopes = lightning_slopes("transformers", heads, layer, depth)[:, None, None]
+    place = torch.arange(1, _BLOCK + 1)[:, None]
+    between = place - place.T
+    return {
+        "slope_rate": slopes,
+        "query_decay": torch.exp(-slopes * place),
+        "key_decay": torch.exp(-slopes * (_BLOCK - place)),
+        "diagonal_decay": torch.exp(-slopes * between).where(between >= 0, 0.0)[None],
+    }
 
 
 def _bare(mixer: LightningConfig, config: GPTConfig) -> LightningConfig:
