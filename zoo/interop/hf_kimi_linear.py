@@ -152,7 +152,7 @@ def _read_ffn(fields: Fields, depth: int) -> FFNConfig:
 
 
 def _mixer_at(config: GPTConfig, layer: int) -> KDAConfig | MLAConfig:
-    mixer = told_delta(config, layer)
+    mixer: Any = told_delta(config, layer)
     if not isinstance(mixer, KDAConfig | MLAConfig):
         raise ConfigError(
             f"mixer '{mixer.registered_name}' has no counterpart in transformers' class; choices: kda, mla",
@@ -234,7 +234,8 @@ def _mixer_rules(config: GPTConfig, layer: int, ours: str, theirs: str) -> list[
 
 
 def _ffn_rules(config: GPTConfig, layer: int, ours: str, theirs: str) -> list[Rule]:
-    ffn, here, there = ffns(config)[layer], f"{ours}.ffn", f"{theirs}.block_sparse_moe"
+    ffn: Any = ffns(config)[layer]
+    here, there = f"{ours}.ffn", f"{theirs}.block_sparse_moe"
     if not isinstance(ffn, MoEConfig):
         return glu_rules(here, f"{theirs}.mlp", glu(config.model_copy(update={"ffn": ffn})))
     shared = glu(config.model_copy(update={"ffn": ffn.shared or SwiGLUConfig()}))

@@ -159,7 +159,7 @@ def _write_rope(position: Any) -> dict[str, Any]:
 
 
 def _mixer_at(config: GPTConfig, layer: int) -> GatedDeltaConfig | AttentionConfig:
-    mixer = told_delta(config, layer)
+    mixer: Any = told_delta(config, layer)
     if not isinstance(mixer, GatedDeltaConfig | AttentionConfig):
         raise ConfigError(
             f"mixer '{mixer.registered_name}' has no counterpart in transformers' class; "
@@ -271,7 +271,8 @@ def _delta_rules(config: GPTConfig, mixer: GatedDeltaConfig, ours: str, theirs: 
 
 
 def _ffn_rules(config: GPTConfig, layer: int, ours: str, theirs: str) -> list[Rule]:
-    ffn, here, there = ffns(config)[layer], f"{ours}.ffn", f"{theirs}.mlp"
+    ffn: Any = ffns(config)[layer]
+    here, there = f"{ours}.ffn", f"{theirs}.mlp"
     if not isinstance(ffn, MoEConfig):
         return glu_rules(here, there, glu(config.model_copy(update={"ffn": ffn})))
     shared = glu(config.model_copy(update={"ffn": ffn.shared or SwiGLUConfig()}))
