@@ -77,9 +77,9 @@ def test_what_does_not_fit_is_refused_in_one_line(case: MixerCase, form: str) ->
         r"token_mask should be torch.bool of \(2, 11\)": (x, Context(token_mask=torch.ones(2, T))),
         r"documents should be integers of \(2, 11\)": (x, Context(documents=torch.ones(2, T - 1, dtype=torch.long))),
     }
-    for told, (given, ctx) in wrong.items():
+    for told, (rows_given, ctx) in wrong.items():
         with pytest.raises(ValueError, match=rf"^[^\n]*{told}[^\n]*$"):
-            mixer(given, ctx)
+            mixer(rows_given, ctx)
     state = mixer.init_state(3, MAX_LEN)
     if state is not None:
         with pytest.raises(ValueError, match=r"the state holds 3 rows, and x has 2$"):

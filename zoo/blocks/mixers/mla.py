@@ -168,7 +168,7 @@ class LatentAttention(Sublayer):
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
         check_row(x, context, self.where)
-        b, t, _ = x.shape
+        t = x.shape[1]
         q, rows, visible, bias = (self._read_memory if self.cross else self._read_self)(x, context, state)
         absorbed = state is not None and self._absorbs(t, rows.shape[2])
         if absorbed:
