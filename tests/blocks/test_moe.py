@@ -129,6 +129,16 @@ def test_full_is_chunked_is_token_by_token(choices: dict[str, Any]) -> None:
         torch.testing.assert_close(one, full[:1], **fp64)
 
 
+@torch.no_grad()
+def test_a_step_draws_no_random_number_and_goes_on_exactly_when_its_experts_are_warm() -> None:
+    moe, x = build(expert={"name": "swiglu", "hidden": 40}), rows(length=40)[:1]
+    before, step = torch.get_rng_state(), moe.step(None)
+    assert step is not None
+    ours = torch.stack([step(x[:, t], Context()) for t in range(40)], 1)  # by columns after a few calls of an expert
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.testing.assert_close(ours, moe(x, Context()), **fp64)
+
+
 MASKS = {"left": [0, 0, 0, 1, 1, 1, 1], "right": [1, 1, 1, 1, 0, 0, 0], "inside": [1, 0, 1, 1, 0, 1, 1]}
 
 
