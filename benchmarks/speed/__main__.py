@@ -66,6 +66,8 @@ def _check(options: Options) -> None:
 
 def _measure(options: Options, name: str, family: Any, cases: list[tuple[Any, Any]], words: Sequence[str]) -> None:
     from benchmarks.files import console, header, results, write_json
+    from benchmarks.speed.arms import OURS
+    from benchmarks.speed.measure import told
     from benchmarks.speed.memory import PeakReader
     from benchmarks.speed.report import (
         document,
@@ -87,18 +89,25 @@ def _measure(options: Options, name: str, family: Any, cases: list[tuple[Any, An
     screen = console()
     rows: list[Row] = []
     absent: dict[str, str] = {}
+    failed: list[str] = []
     with PeakReader() as peaks:
         for part, case in cases:
             screen.print(f"{name} {case.name}: {rounds} rounds ...")
-            found, missing = measure_case(
-                part,
-                case,
-                rounds=rounds,
-                threads=options.threads,
-                device=options.device,
-                control=options.control and family.control,
-                memory=peaks if options.memory else None,
-            )
+            try:
+                found, missing = measure_case(
+                    part,
+                    case,
+                    rounds=rounds,
+                    threads=options.threads,
+                    device=options.device,
+                    control=options.control and family.control,
+                    memory=peaks if options.memory else None,
+                )
+            except Exception as error:  # the other cases are still to be measured
+                failed.append(case.name)
+                absent[f"{OURS} ({case.name})"] = f"failed: {told(error)}"
+                screen.print(f"  failed: {told(error)}", markup=False)
+                continue
             rows += found
             absent |= missing
             for row in found:
@@ -109,16 +118,19 @@ def _measure(options: Options, name: str, family: Any, cases: list[tuple[Any, An
                 write_json(out, document(rows, absent, about, promises(rows, cases, so_far), so_far))
     screen.print(table(rows, f"{name}, {options.threads} thread(s), {options.device}, fp32"))
     grown = growth(rows, cases)
-    told = promises(rows, cases, grown)
+    judged = promises(rows, cases, grown)
     if grown:
         screen.print(growth_table(grown))
-    if told:
-        screen.print(promise_table(told))
+    if judged:
+        screen.print(promise_table(judged))
     for peer, reason in absent.items():
         screen.print(f"{peer} is left out: {reason}", markup=False)
-    screen.print(verdict(told))
+    screen.print(verdict(judged))
     if out is not None:
+        write_json(out, document(rows, absent, about, judged, grown))
         screen.print(f"written to {out}")
+    if failed:
+        raise RuntimeError(f"{name}: our own arm failed in {', '.join(failed)}")
 
 
 if __name__ == "__main__":

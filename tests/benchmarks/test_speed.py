@@ -13,6 +13,8 @@ from rich.console import Console
 from torch import nn
 
 from benchmarks.files import header, write_json
+from benchmarks.speed import families
+from benchmarks.speed.__main__ import main
 from benchmarks.speed.arms import BACKWARD, FORWARD, OURS, Arm, Family, Growth, Target, supervised
 from benchmarks.speed.families import load, names
 from benchmarks.speed.measure import Spread, alternate
@@ -328,3 +330,22 @@ def test_one_child_reads_many_cases_and_is_replaced_when_it_dies() -> None:
         last = read._child
         assert last is not first and last is not None
     assert last.poll() == 0
+
+
+def test_a_case_of_ours_that_fails_is_told_and_the_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def build(case: ToyCase) -> Arm:
+        return Arm({FORWARD: failing if case.name == "narrow" else lambda: None})
+
+    family: Family[ToyCase] = Family("toy", cases=FAMILY.cases[:2])
+    family.peer(OURS)(build)
+    monkeypatch.setattr(families, "load", lambda name: family)
+    out = tmp_path / "speed.json"
+    assert main(["gpt", "rounds=1", "memory=false", f"out={out}"]) == 1
+    assert "gpt: our own arm failed in narrow" in capsys.readouterr().err
+    found = json.loads(out.read_text())
+    assert {row["case"] for row in found["rows"]} == {"wide"}
+    assert found["absent"] == {
+        "zoo (narrow)": "failed: RuntimeError: toy narrow forward: ArithmeticError: no kernel for this"
+    }
