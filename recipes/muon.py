@@ -56,7 +56,10 @@ def naive_orthogonal(matrix: Tensor, steps: int = 5, eps: float = 1e-7) -> Tenso
 
 
 class Muon(Optimizer):
-    """Groups with `muon=True` hold matrices; the others are AdamW's. Each group has its own lr and weight_decay."""
+    """Groups with `muon=True` hold matrices (M, N) and experts' stacks of them (E, M, N); the others are AdamW's.
+
+    Each group has its own lr and weight_decay.
+    """
 
     def __init__(
         self,
@@ -87,10 +90,10 @@ class Muon(Optimizer):
     def _muon(self, group: dict[str, Any], found: list[nn.Parameter]) -> None:
         lr, decay, beta = group["lr"], group["weight_decay"], group["momentum"]
         shapes: dict[tuple[int, ...], list[nn.Parameter]] = {}
-        for parameter in found:  # a matrix and one of its transpose's shape go together
-            shapes.setdefault(tuple(sorted(parameter.shape)), []).append(parameter)
+        for parameter in found:  # a matrix and one of its transpose's shape go together, each of a stack by itself
+            shapes.setdefault(tuple(sorted(parameter.shape[-2:])), []).append(parameter)
         for shape, parameters in shapes.items():
-            updates = []
+            updates: list[Tensor] = []
             for parameter in parameters:
                 state = self.state[parameter]
                 if not state:
@@ -98,13 +101,15 @@ class Muon(Optimizer):
                 assert parameter.grad is not None
                 state["momentum"].mul_(beta).add_(parameter.grad)
                 update = parameter.grad.add(state["momentum"], alpha=beta)
-                updates.append(update.mT if update.shape[0] > update.shape[1] else update)
+                wide = update.mT if update.shape[-2] > update.shape[-1] else update
+                updates.append(wide if wide.dim() == 3 else wide[None])  # (E, m, n), of a single matrix (1, m, n)
             size = 0.2 * max(shape) ** 0.5
-            for parameter, update in zip(parameters, orthogonal(torch.stack(updates)).unbind(0), strict=True):
+            made = orthogonal(torch.cat(updates)).split([len(update) for update in updates])
+            for parameter, update in zip(parameters, made, strict=True):
                 if decay:
                     parameter.mul_(1.0 - lr * decay)
-                turned = parameter.shape[0] > parameter.shape[1]
-                parameter.add_(update.mT if turned else update, alpha=-lr * size)
+                turned = parameter.shape[-2] > parameter.shape[-1]
+                parameter.add_((update.mT if turned else update).view_as(parameter), alpha=-lr * size)
 
     def _adamw(self, group: dict[str, Any], found: list[nn.Parameter]) -> None:
         for parameter in found:

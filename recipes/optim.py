@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from recipes.muon import Muon
 from recipes.schedule import Cosine, ScheduleConfig
+from zoo.blocks.ffn.experts import ExpertLinear
 from zoo.blocks.stack import Stack
 from zoo.registry import Config, ConfigError, nearest, part, register
 
@@ -163,14 +164,16 @@ def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, An
 
 
 def hidden_matrices(model: nn.Module) -> set[int]:
-    """Ids of the weights of linear maps inside the zoo's stacks.
+    """Ids of the weights of linear maps inside the zoo's stacks, of experts' stacked maps too.
 
+    Routers are left out, as heads are: they are classifiers, and an update with equal singular values would move the
+    scores of all experts equally far, however few tokens one of them had.
     In a model without a stack: of all linear and recurrent layers but those called a head or classifier.
     """
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     if stacks:
-        layers = [layer for stack in stacks for layer in stack.modules() if isinstance(layer, nn.Linear)]
-        return {id(layer.weight) for layer in layers}
+        maps = (nn.Linear, ExpertLinear)
+        return {id(layer.weight) for stack in stacks for layer in stack.modules() if isinstance(layer, maps)}
     found: set[int] = set()
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.RNNBase)) and not any(word in name for word in ("head", "classifier")):

@@ -1,8 +1,10 @@
 """result.json: what a run came to, written whole, readable by any JSON parser.
 
 Keys: recipe, model, mixer, seed, status ("ok", "failed", "interrupted"), error, metrics {name: value},
-baselines {method: {name: value}}, params, params_non_embedding, flops_per_token, state_bytes, steps, examples, tokens,
-seconds, device, versions, config_hash. A key without a value is null; so is a figure that is not finite.
+baselines {method: {name: value}}, params, params_non_embedding, params_active, params_active_non_embedding,
+flops_per_token, state_bytes, steps, examples, tokens, seconds, device, versions, config_hash. Active are the parameters
+that one token passes through: all of them where there are no experts. A key without a value is null; so is a figure
+that is not finite.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ KEYS = (
     "baselines",
     "params",
     "params_non_embedding",
+    "params_active",
+    "params_active_non_embedding",
     "flops_per_token",
     "state_bytes",
     "steps",

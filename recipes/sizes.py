@@ -13,11 +13,16 @@ from recipes.recipe import Recipe, fed
 
 
 def sizes(recipe: Recipe, model: nn.Module, data: Any) -> dict[str, Any]:
-    """params, params_non_embedding and, where every operator can be counted, flops_per_token of a forward pass."""
-    from zoo.inspection.count import count, count_parameters
+    """Parameters, all and active, and, where every operator can be counted, flops_per_token of a forward pass."""
+    from zoo.inspection.count import count, count_parameters, idle_parameters
 
-    params, params_non_embedding = count_parameters(model)
-    found: dict[str, Any] = {"params": params, "params_non_embedding": params_non_embedding}
+    (params, params_non_embedding), idle = count_parameters(model), idle_parameters(model)
+    found: dict[str, Any] = {
+        "params": params,
+        "params_non_embedding": params_non_embedding,
+        "params_active": params - idle,
+        "params_active_non_embedding": params_non_embedding - idle,
+    }
     inputs = [fed(model, value) if isinstance(value, torch.Tensor) else value for value in recipe.example_inputs(data)]
     if inputs:
         training = model.training

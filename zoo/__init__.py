@@ -20,6 +20,7 @@ __all__ = [
     "Recorder",
     "Slot",
     "__version__",
+    "count",
     "create_ffn",
     "create_mixer",
     "create_model",
@@ -38,11 +39,14 @@ __all__ = [
     "save_pretrained",
     "state_bytes",
     "to_hf",
+    "upcycle",
 ]
 
 _HOMES = {
     "zoo.registry": ("Config", "ConfigError", "register"),
     "zoo.blocks.api": ("Context", "Recorder", "Slot"),
+    "zoo.blocks.ffn.upcycle": ("upcycle",),
+    "zoo.inspection": ("count",),
     "zoo.interop.hub": ("from_hf", "to_hf"),
     "zoo.generation": ("Generated", "GenerationConfig", "PromptCache", "generate", "prefill", "state_bytes"),
     "zoo.library": (
@@ -64,7 +68,9 @@ _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 if TYPE_CHECKING:
     from zoo.blocks.api import Context, Recorder, Slot
+    from zoo.blocks.ffn.upcycle import upcycle
     from zoo.generation import Generated, GenerationConfig, PromptCache, generate, prefill, state_bytes
+    from zoo.inspection import count
     from zoo.interop.hub import from_hf, to_hf
     from zoo.library import (
         create_ffn,

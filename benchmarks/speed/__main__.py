@@ -37,14 +37,20 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _cases(options: Options, name: str) -> tuple[Any, list[Any]]:
+def _cases(options: Options, name: str) -> tuple[Any, list[tuple[Any, Any]]]:
+    """The family, and the cases to measure with the part of it that each belongs to."""
     family = families.load(name)
-    known = {case.name: case for case in family.cases}
-    for case in options.cases:
-        if case not in known and len(options.models) == 1:
-            raise WordsError(f"case: unknown '{case}'; choices: {', '.join(known)}")
-    wanted = options.cases or [case.name for case in family.cases if not case.smoke]
-    return family, [known[case] for case in wanted if case in known]
+    everything = family.everything()
+    if not options.cases:
+        return family, [(part, case) for part, case in everything if not case.smoke]
+    chosen = []
+    for word in options.cases:
+        found = [pair for pair in everything if pair[1].name == word]
+        found = found or [pair for pair in everything if pair[1].name.startswith(f"{word}-")]
+        if not found and len(options.models) == 1:
+            raise WordsError(f"case: unknown '{word}'; choices: {', '.join(case.name for _, case in everything)}")
+        chosen += [pair for pair in found if pair not in chosen]
+    return family, chosen
 
 
 def _check(options: Options) -> None:
@@ -58,44 +64,73 @@ def _check(options: Options) -> None:
         raise WordsError(f"out: {options.out} is a folder, give a file")
 
 
-def _measure(options: Options, name: str, family: Any, cases: list[Any], words: Sequence[str]) -> None:
+def _measure(options: Options, name: str, family: Any, cases: list[tuple[Any, Any]], words: Sequence[str]) -> None:
     from benchmarks.files import console, header, results, write_json
-    from benchmarks.speed.memory import peaks_in_child
-    from benchmarks.speed.report import document, growth, growth_table, table, verdict
+    from benchmarks.speed.arms import OURS
+    from benchmarks.speed.measure import told
+    from benchmarks.speed.memory import PeakReader
+    from benchmarks.speed.report import (
+        document,
+        growth,
+        growth_table,
+        line,
+        promise_table,
+        promises,
+        table,
+        verdict,
+    )
     from benchmarks.speed.run import Row, measure_case
 
     out = options.out
-    if out is None and not all(case.smoke for case in cases):
+    if out is None and not all(case.smoke for _, case in cases):
         out = results() / f"speed_{name}.json"
+    rounds = family.rounds if options.rounds is None else options.rounds
     about = header(" ".join(["python -m benchmarks.speed", *words]), options.threads, options.device)
     screen = console()
     rows: list[Row] = []
     absent: dict[str, str] = {}
-    for case in cases:
-        screen.print(f"{name} {case.name}: {options.rounds} rounds ...")
-        found, missing = measure_case(
-            family,
-            case,
-            rounds=options.rounds,
-            threads=options.threads,
-            device=options.device,
-            control=options.control,
-            memory=peaks_in_child if options.memory else None,
-        )
-        rows += found
-        absent |= missing
-        if out is not None:
-            write_json(
-                out, document(rows, absent, about, growth(rows, family, cases))
-            )  # what is measured so far stays, should a later case fail
+    failed: list[str] = []
+    with PeakReader() as peaks:
+        for part, case in cases:
+            screen.print(f"{name} {case.name}: {rounds} rounds ...")
+            try:
+                found, missing = measure_case(
+                    part,
+                    case,
+                    rounds=rounds,
+                    threads=options.threads,
+                    device=options.device,
+                    control=options.control and family.control,
+                    memory=peaks if options.memory else None,
+                )
+            except Exception as error:  # the other cases are still to be measured
+                failed.append(case.name)
+                absent[f"{OURS} ({case.name})"] = f"failed: {told(error)}"
+                screen.print(f"  failed: {told(error)}", markup=False)
+                continue
+            rows += found
+            absent |= missing
+            for row in found:
+                screen.print(line(row), markup=False)
+            screen.file.flush()
+            if out is not None:  # what is measured so far stays, should a later case fail
+                so_far = growth(rows, cases)
+                write_json(out, document(rows, absent, about, promises(rows, cases, so_far), so_far))
     screen.print(table(rows, f"{name}, {options.threads} thread(s), {options.device}, fp32"))
-    if grown := growth(rows, family, cases):
+    grown = growth(rows, cases)
+    judged = promises(rows, cases, grown)
+    if grown:
         screen.print(growth_table(grown))
+    if judged:
+        screen.print(promise_table(judged))
     for peer, reason in absent.items():
-        screen.print(f"{peer} is left out: {reason}")
-    screen.print(verdict(rows))
+        screen.print(f"{peer} is left out: {reason}", markup=False)
+    screen.print(verdict(judged))
     if out is not None:
+        write_json(out, document(rows, absent, about, judged, grown))
         screen.print(f"written to {out}")
+    if failed:
+        raise RuntimeError(f"{name}: our own arm failed in {', '.join(failed)}")
 
 
 if __name__ == "__main__":

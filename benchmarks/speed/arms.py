@@ -12,6 +12,7 @@ families/ with a `FAMILY`, and each peer joins it by a function of three lines:
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.speed.measure import Call
+from benchmarks.speed.measure import Call, told
 
-__all__ = ["BACKWARD", "FORWARD", "OURS", "Arm", "Case", "Family", "Target", "supervised"]
+__all__ = ["BACKWARD", "FORWARD", "OURS", "Arm", "Case", "Family", "Growth", "Target", "supervised"]
 
 FORWARD, BACKWARD = "forward", "forward+backward"
 OURS = "zoo"
@@ -46,12 +47,16 @@ class Arm:
     """One implementation, ready to run.
 
     calls: what to time, by mode. module: the model, whose parameters are compared between the arms and which is put
-    into training mode for every mode but "forward". flops: floating point operations of a mode, where known.
+    into training mode for every mode but "forward". flops: floating point operations of a mode, where known. once:
+    modes whose call takes seconds, so that one reading without a warm-up has to do. facts: figures that are no time,
+    such as the bytes of a state, which a target may name.
     """
 
     calls: dict[str, Call]
     module: nn.Module | None = None
     flops: Callable[[str], int] | None = None
+    once: frozenset[str] = frozenset()
+    facts: dict[str, float] = field(default_factory=dict)
 
     def ready(self, mode: str) -> Call:
         """The call of `mode`, with the module in the right mode."""
@@ -71,7 +76,8 @@ class Arm:
 class Target:
     """A promise: time or memory at most `bound` of the peer's, or a share of the GEMM rate of at least `bound`.
 
-    figure: "time", "memory" or "share". peer, mode, case: where it holds; None: everywhere.
+    figure: "time", "memory", "share" or the name of one of our arm's facts, which is at most `bound`. peer, mode, case:
+    where it holds; None: everywhere.
     """
 
     figure: str
@@ -85,7 +91,21 @@ class Target:
         return self.figure == figure and all(mine is None or mine == theirs for mine, theirs in wanted)
 
     def met(self, value: float) -> bool:
-        return value >= self.bound if self.figure == "share" else value <= self.bound
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    @property
+    def at_least(self) -> bool:
+        return self.figure == "share"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A promise about a series of lengths, for the arms named: exponents of time and memory in length, and the time of
+    twice the length over that of once, forward and backward."""
+
+    exponent: float
+    doubling: float
+    arms: tuple[str, ...] = (OURS,)
 
 
 CaseT = TypeVar("CaseT", bound=Case)
@@ -94,15 +114,31 @@ ArmT = TypeVar("ArmT", bound=Arm | None)
 
 @dataclass
 class Family(Generic[CaseT]):
-    """Cases, peers and targets of one family. `unequal`: relative difference in parameters that definitions explain.
-    `series`: (name, length) of a case, where cases of one name at several lengths tell how cost grows."""
+    """Cases, peers and targets of one family.
+
+    unequal: relative difference in parameters that definitions explain. series: (name, length) of a case, where cases
+    of one name at several lengths tell how cost grows; growth: what is promised of them. peaks: whether peak memory
+    says anything. rounds, patience, control: how to measure where the command line does not say; an arm gets as many
+    rounds as fit into `patience` seconds a mode, and at least one. parts: families of other cases and peers that are
+    measured as one with this, under its name.
+    """
 
     name: str
     cases: Sequence[CaseT]
     targets: Sequence[Target] = ()
     unequal: float = 0.0
-    series: Callable[[CaseT], tuple[str, int]] | None = None
+    series: Callable[[CaseT], tuple[str, int] | None] | None = None
+    growth: Growth | None = None
+    peaks: bool = True
+    rounds: int = 11
+    patience: float = math.inf
+    control: bool = True
+    parts: Sequence[Family[Any]] = ()
     peers: dict[str, Callable[[CaseT], Arm | None]] = field(default_factory=dict)
+
+    def everything(self) -> list[tuple[Family[Any], Any]]:
+        """Each case, with the part it belongs to."""
+        return [(self, case) for case in self.cases] + [pair for part in self.parts for pair in part.everything()]
 
     def peer(self, name: str) -> Callable[[Callable[[CaseT], ArmT]], Callable[[CaseT], ArmT]]:
         """Function decorator: `name` joins the comparison. The peer named "zoo" is ours. None: not in this case."""
@@ -114,7 +150,7 @@ class Family(Generic[CaseT]):
         return add
 
     def build(self, case: CaseT, device: str = "cpu") -> tuple[dict[str, Arm], dict[str, str]]:
-        """Arms by name, and why a peer is absent (its package is not installed).
+        """Arms by name, and why a peer is absent: its package is not installed, or it failed in this case.
 
         Raises ValueError when the models differ in size: then times would compare different models.
         """
@@ -131,6 +167,10 @@ class Family(Generic[CaseT]):
                 if name == OURS:
                     raise
                 absent[name] = str(error)
+            except Exception as error:
+                if name == OURS:
+                    raise
+                absent[f"{name} ({case.name})"] = f"failed: {told(error)}"
         self._compare_sizes(case, arms)
         return arms, absent
 

@@ -13,12 +13,23 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Call", "Clock", "ClockName", "Spread", "Timings", "alternate", "exponent", "in_turn", "settled_heap"]
+__all__ = [
+    "Call",
+    "Clock",
+    "ClockName",
+    "Spread",
+    "Timings",
+    "alternate",
+    "exponent",
+    "in_turn",
+    "settled_heap",
+    "told",
+]
 
 Call = Callable[[], object]
 ClockName = Literal["cpu", "wall"]
@@ -64,9 +75,10 @@ class Clock:
 
 @dataclass
 class Timings:
-    """Seconds per call of every arm: `clocks[arm].cpu[round]`."""
+    """Seconds per call of every arm: `clocks[arm].cpu[round]`, fewer rounds for slow ones; and why others failed."""
 
     clocks: dict[str, Clock]
+    failed: dict[str, str] = field(default_factory=dict)
 
     def seconds(self, arm: str, clock: ClockName = "cpu") -> Spread:
         """Spread of the seconds of a call. The lower quartile is the least disturbed reading."""
@@ -74,12 +86,12 @@ class Timings:
 
     def ratio(self, ours: str, peer: str, clock: ClockName = "cpu") -> Spread:
         """Spread of the per-round ratios ours / peer; below 1 ours is faster."""
-        pairs = zip(self.clocks[ours].read(clock), self.clocks[peer].read(clock), strict=True)
+        pairs = zip(self.clocks[ours].read(clock), self.clocks[peer].read(clock), strict=False)
         return Spread.of([a / b for a, b in pairs])
 
     def share(self, arm: str, flops: float, gemm: str, gemm_flops: float, clock: ClockName = "cpu") -> Spread:
         """Spread of (the arm's FLOP rate) / (the matrix product's FLOP rate) in the same rounds."""
-        pairs = zip(self.clocks[arm].read(clock), self.clocks[gemm].read(clock), strict=True)
+        pairs = zip(self.clocks[arm].read(clock), self.clocks[gemm].read(clock), strict=False)
         return Spread.of([(flops / a) / (gemm_flops / b) for a, b in pairs])
 
 
@@ -89,26 +101,52 @@ def alternate(
     *,
     warmup: int = 1,
     least: float = 0.02,
+    patience: float = math.inf,
+    once: Collection[str] = (),
     wait: Call = lambda: None,
 ) -> Timings:
     """Time `calls` in alternation.
 
-    A short call is repeated until a sample lasts about `least` seconds. Warm-up calls are not counted. Garbage is
-    collected before every sample and never during one. `wait` runs before each reading of the clocks: on a GPU it is
-    `torch.cuda.synchronize`.
+    A short call is repeated until a sample lasts about `least` seconds, and a long one takes part in the first rounds
+    alone, as many as fit into `patience` seconds. Those named in `once` are called once, without a warm-up. Warm-up
+    calls are not counted. Garbage is collected before every sample and never during one. `wait` runs before each
+    reading of the clocks: on a GPU it is `torch.cuda.synchronize`. A call that raises is left out and told in `failed`.
     """
-    clocks = {name: Clock() for name in calls}
-    repeats: dict[str, int] = {}
+    timings = Timings({})
+    plans: dict[str, tuple[int, int]] = {}  # rounds, and repeats within each
     with settled_heap():
         for name, call in calls.items():
-            seconds = min(_time(call, 1, wait)[1] for _ in range(max(1, warmup)))
-            repeats[name] = max(1, round(least / max(seconds, 1e-6)))
+            if name in once:
+                plans[name] = (1, 1)
+                continue
+            try:
+                seconds = min(_time(call, 1, wait)[1] for _ in range(max(1, warmup)))
+                if seconds > patience:  # a first call may have compiled
+                    seconds = min(seconds, _time(call, 1, wait)[1])
+            except Exception as error:
+                timings.failed[name] = told(error)
+                continue
+            fitting = rounds if seconds * rounds <= patience else max(1, int(patience / seconds))
+            plans[name] = (fitting, max(1, round(least / max(seconds, 1e-6))))
         for turn in range(rounds):
-            for name in in_turn(calls, turn):
-                cpu, wall = _time(calls[name], repeats[name], wait)
-                clocks[name].cpu.append(cpu)
-                clocks[name].wall.append(wall)
-    return Timings(clocks)
+            for name in in_turn([name for name, (fitting, _) in plans.items() if turn < fitting], turn):
+                try:
+                    cpu, wall = _time(calls[name], plans[name][1], wait)
+                except Exception as error:
+                    timings.failed[name] = told(error)
+                    timings.clocks.pop(name, None)
+                    plans.pop(name)
+                    continue
+                clock = timings.clocks.setdefault(name, Clock())
+                clock.cpu.append(cpu)
+                clock.wall.append(wall)
+    return timings
+
+
+def told(error: Exception) -> str:
+    """An error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 def in_turn(names: Iterable[str], turn: int) -> list[str]:

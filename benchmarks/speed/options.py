@@ -17,11 +17,12 @@ HELP = """Speed and memory of our models against other implementations, as ratio
     python -m benchmarks.speed model=vit [key=value ...]
 
     model=NAME[,NAME]    families to measure: {families} (a bare NAME says the same)
-    case=NAME[,NAME]     only these cases; case=smoke takes seconds and shows that everything runs
-    rounds=11            alternating repeats; one ratio a round, the median counts
+    case=NAME[,NAME]     only these cases, or all whose names begin with NAME-; case=smoke takes seconds and shows that
+                         everything runs
+    rounds=N             alternating repeats; one ratio a round, the median counts; default 11, mixers 3
     threads=1            threads of every arm
     device=cpu           cpu or cuda
-    control=true         read our own arm twice a round: the noise that the other ratios are read by
+    control=true         read our own arm twice a round: the noise that the other ratios are read by (not mixers)
     memory=true          peak memory of every arm, in a child process
     out=FILE             JSON, default benchmarks/results/speed_<model>.json (none for case=smoke)
 
@@ -31,9 +32,11 @@ Ratios are ours / theirs: below 1 ours is better. Judge by CPU time with one thr
 
 @dataclass(frozen=True)
 class Options:
+    """What to measure and how. rounds: None: as many as the family says."""
+
     models: tuple[str, ...]
     cases: tuple[str, ...] = ()
-    rounds: int = 11
+    rounds: int | None = None
     threads: int = 1
     device: str = "cpu"
     control: bool = True
@@ -59,7 +62,7 @@ def parse(words: Sequence[str]) -> Options:
     return Options(
         models=tuple(models),
         cases=tuple(values["case"].split(",")) if "case" in values else (),
-        rounds=integer(values, "rounds", 11, 1, 10_000),
+        rounds=integer(values, "rounds", 11, 1, 10_000) if "rounds" in values else None,
         threads=integer(values, "threads", 1, 1, os.cpu_count() or 1),
         device=choice(values, "device", "cpu", ("cpu", "cuda")),
         control=choice(values, "control", "true", ("true", "false")) == "true",

@@ -36,6 +36,7 @@ class Row:
     wall_ratio: Spread | None
     memory_ratio: float | None
     clock: ClockName
+    facts: dict[str, float] = field(default_factory=dict)
     targets: list[tuple[Target, float, bool]] = field(default_factory=list)
     """Target, the figure found, and whether it is met."""
 
@@ -45,7 +46,7 @@ class Row:
         values = {name: spread.plain() if (spread := getattr(self, name)) is not None else None for name in spreads}
         targets = [{"figure": t.figure, "bound": t.bound, "value": value, "met": met} for t, value, met in self.targets]
         head = {"case": self.case, "mode": self.mode, "arm": self.arm, "clock": self.clock}
-        return head | values | {"memory_ratio": self.memory_ratio, "targets": targets}
+        return head | values | {"memory_ratio": self.memory_ratio, "facts": self.facts, "targets": targets}
 
 
 def measure_case(
@@ -57,29 +58,46 @@ def measure_case(
     device: str = "cpu",
     control: bool = True,
     memory: Callable[..., Peaks] | None = peaks_in_child,
-    memory_rounds: int = 3,
+    memory_rounds: int | None = None,
 ) -> tuple[list[Row], dict[str, str]]:
-    """Rows of one case, and the peers that are absent with the reason.
+    """Rows of one case, and the peers that are absent with the reason. One that fails is absent from its rows alone.
 
-    memory: what takes the peaks, `peaks_in_child` by default; None leaves memory out.
+    memory: what takes the peaks, `peaks_in_child` by default; None leaves memory out. memory_rounds: None: a third of
+    `rounds`, and at most 3. Raises RuntimeError where our own arm fails.
     """
     torch.set_num_threads(threads)
     on_gpu = device.startswith("cuda")
     clock: ClockName = "cpu" if threads == 1 and not on_gpu else "wall"
     peaks: Peaks = {}
-    if memory is not None:
-        peaks = memory(family.name, case.name, rounds=memory_rounds, threads=threads, device=device)
+    fewer = memory_rounds or max(1, min(3, rounds // 3))
+    trouble: dict[str, str] = {}
+    if memory is not None and family.peaks:
+        try:
+            peaks = memory(family.name, case.name, rounds=fewer, threads=threads, device=device)
+        except RuntimeError as error:
+            trouble[f"peak memory ({case.name})"] = f"failed: {error}"
     arms, absent = family.build(case, device)
-    product = _gemm(device)
+    absent |= trouble
     rows: list[Row] = []
     for mode in dict.fromkeys(mode for arm in arms.values() for mode in arm.calls):
         calls = {name: arm.ready(mode) for name, arm in arms.items() if mode in arm.calls}
         if control and OURS in calls:
             calls[CONTROL] = calls[OURS]
         wait = torch.cuda.synchronize if on_gpu else lambda: None
-        timings = alternate(calls | {GEMM: product}, rounds, wait=wait)
         flops = _flops(arms, mode)
-        rows += [_row(family, case, mode, name, timings, flops, clock, peaks.get(mode, {})) for name in calls]
+        timings = alternate(
+            calls | ({GEMM: _gemm(device)} if flops else {}),
+            rounds,
+            patience=family.patience,
+            once=[name for name, arm in arms.items() if mode in arm.once],
+            wait=wait,
+        )
+        if OURS in timings.failed:
+            raise RuntimeError(f"{family.name} {case.name} {mode}: {timings.failed[OURS]}")
+        absent |= {f"{name} ({case.name}, {mode})": f"failed: {why}" for name, why in timings.failed.items()}
+        for name in (name for name in calls if name in timings.clocks):
+            facts = arms[name].facts if name in arms else {}
+            rows.append(_row(family, case, mode, name, timings, flops, clock, peaks.get(mode, {}), facts))
     return rows, absent
 
 
@@ -92,6 +110,7 @@ def _row(
     flops: int | None,
     clock: ClockName,
     peaks: dict[str, Spread],
+    facts: dict[str, float],
 ) -> Row:
     share = timings.share(arm, flops, GEMM, GEMM_FLOPS, clock) if flops else None
     peak, ours = peaks.get(arm), peaks.get(OURS)
@@ -104,6 +123,7 @@ def _row(
         "time": time_ratio.median if time_ratio is not None and arm != CONTROL else None,
         "memory": memory_ratio,
         "share": share.median if share is not None and arm == OURS else None,
+        **facts,
     }
     targets = [
         (target, value, target.met(value))
@@ -123,6 +143,7 @@ def _row(
         wall_ratio,
         memory_ratio,
         clock,
+        facts,
         targets,
     )
 

@@ -67,3 +67,17 @@ def test_what_belongs_to_one_sequence_is_refused_between_two(choices: dict[str, 
     with pytest.raises(ConfigError, match=f"a {name} has no meaning between two sequences: leave {name} unset"):
         config.build(slot)
     assert config.for_memory().build(slot).cross
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_elementwise_gate_multiplies_the_heads_outputs_and_has_a_bias_where_the_queries_have_one(bias: bool) -> None:
+    mixer, x = build(gate="elementwise", bias=bias, out_bias=False), rows()
+    assert mixer.gate is not None and (mixer.gate.bias is not None) == bias
+    if bias:
+        torch.nn.init.normal_(mixer.gate.bias)
+    logits, gate = mixer.gate(x), mixer.gate
+    mixer.gate, out = None, mixer.out
+    mixer.out = torch.nn.Identity()
+    heads = mixer(x, Context())  # (B, T, H V)
+    mixer.gate, mixer.out = gate, out
+    torch.testing.assert_close(mixer(x, Context()), out(heads * torch.sigmoid(logits)), **fp64)

@@ -129,6 +129,16 @@ def test_full_is_chunked_is_token_by_token(choices: dict[str, Any]) -> None:
         torch.testing.assert_close(one, full[:1], **fp64)
 
 
+@torch.no_grad()
+def test_a_step_draws_no_random_number_and_goes_on_exactly_when_its_experts_are_warm() -> None:
+    moe, x = build(expert={"name": "swiglu", "hidden": 40}), rows(length=40)[:1]
+    before, step = torch.get_rng_state(), moe.step(None)
+    assert step is not None
+    ours = torch.stack([step(x[:, t], Context()) for t in range(40)], 1)  # by columns after a few calls of an expert
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.testing.assert_close(ours, moe(x, Context()), **fp64)
+
+
 MASKS = {"left": [0, 0, 0, 1, 1, 1, 1], "right": [1, 1, 1, 1, 0, 0, 0], "inside": [1, 0, 1, 1, 0, 1, 1]}
 
 
@@ -471,23 +481,23 @@ def test_an_upcycled_model_starts_as_the_dense_one(family: str, choices: dict[st
     assert not sparse.training and next(sparse.parameters()).dtype == torch.float64
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [
-        {"top_k": 1},
-        {"normalise": False},
-        {"scale": 2.0},
-        {"weigh": "input"},
-        {"shared": "mlp"},
-        {"capacity": 1.25},
-        {"eval_capacity": 1.25},
-        {"router": "experts"},
-    ],
-    ids=str,
-)
-def test_upcycling_refuses_what_would_not_start_alike(choices: dict[str, Any]) -> None:
-    with pytest.raises(zoo.ConfigError, match=f"{next(iter(choices))}: .*changes what the model computes"):
-        upcycle(tiny("gpt"), **choices)
+REFUSED: dict[str, tuple[Any, str]] = {
+    "top_k": (1, "single expert is weighed by the router's score"),
+    "normalise": (False, "do not add up to 1"),
+    "scale": (2.0, "add up to 2.0"),
+    "weigh": ("input", "not w f"),
+    "shared": ("mlp", "on top of the copies"),
+    "capacity": (1.25, "in training a full expert drops tokens"),
+    "eval_capacity": (1.25, "in evaluation a full expert drops tokens"),
+    "router": ("experts", "some by none"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_upcycling_refuses_what_would_not_start_alike_and_says_why(name: str) -> None:
+    value, why = REFUSED[name]
+    with pytest.raises(zoo.ConfigError, match=f"{name}: .*changes what the model computes: .*{why}.*; choose "):
+        upcycle(tiny("gpt"), **{name: value})
 
 
 def test_upcycling_needs_a_dense_stack() -> None:

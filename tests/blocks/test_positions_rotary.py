@@ -24,6 +24,7 @@ from zoo.blocks.positions import (
     naive_rope,
     token_positions,
 )
+from zoo.blocks.stack import Stack, TransformerConfig
 from zoo.registry import ConfigError, decode, encode
 
 SLOT = Slot(dim=32, heads=4, where="test")  # K = 8
@@ -301,6 +302,21 @@ def test_scaling_choices_are_decoded_strictly() -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="NTK scaling needs a rotary width of 4"):
         turn(rope(slot_for(2), scaling="ntk"), torch.ones(1, 1, 3, 2), torch.arange(3))
+
+
+def test_a_causal_stack_over_a_grid_decodes_token_by_token() -> None:
+    """Behind the prefix of one token, row by row: each step finds its place on the slot's grid by its position."""
+    torch.manual_seed(0)
+    config = TransformerConfig(dim=16, depth=2, heads=2, position="rope2d", init_std=0.3)  # type: ignore[arg-type]
+    model = Stack(config, Slot(dim=16, heads=2, causal=True, grid=(3, 4), prefix=1, where="test")).double().eval()
+    x = torch.randn(2, 13, 16, dtype=torch.float64)
+    with torch.no_grad():
+        full, state = model(x, Context()), model.init_state(2, 13)
+        got = [model(x[:, :5], Context(), state)]
+        step = model.step(state)
+        assert step is not None
+        got += [step(x[:, t])[:, None] for t in range(5, 13)]
+    torch.testing.assert_close(torch.cat(got, 1), full, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
@@ -238,6 +240,61 @@ _SWITCH: dict[str, Any] = {
 }
 
 
+_QWEN3_NEXT: dict[str, Any] = {
+    **_GROUPED,
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "moe_intermediate_size": 12,
+    "shared_expert_intermediate_size": 20,
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+}
+_KIMI: dict[str, Any] = {
+    **{name: value for name, value in _DEEPSEEK.items() if name not in ("n_routed_experts", "first_k_dense_replace")},
+    "num_hidden_layers": 4,
+    "q_lora_rank": None,
+    "num_local_experts": 8,
+    "linear_num_heads": 3,
+    "linear_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+}
+
+
+def _without_fla(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """fla's kernels, where installed, need a GPU: the modeling file is imported with them hidden."""
+
+    def build() -> nn.Module:
+        with pytest.MonkeyPatch.context() as hidden:
+            for kernels in ("fla", "causal_conv1d"):
+                hidden.setitem(sys.modules, kernels, None)
+            return _calm(make())
+
+    return build
+
+
+def _calm(model: nn.Module) -> nn.Module:
+    """Embeddings of size 1 and decays that leave something of a state: gradients of O(1), and none that vanishes."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("embed_tokens.weight"):
+                parameter.normal_()
+            if name.endswith(("A_log", "dt_bias")):
+                parameter.normal_(-1.0, 0.5)
+    return model
+
+
+def _qwen3_next(**choices: Any) -> Callable[[], nn.Module]:
+    return _without_fla(lambda: hf.Qwen3NextForCausalLM(hf.Qwen3NextConfig(**{**_QWEN3_NEXT, **choices})))
+
+
+def _kimi(**choices: Any) -> Callable[[], nn.Module]:
+    return _without_fla(lambda: hf.KimiLinearForCausalLM(hf.KimiLinearConfig(**{**_KIMI, **choices})))
+
+
 def _deepseek(**choices: Any) -> Callable[[], nn.Module]:
     return lambda: hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**{**_DEEPSEEK, **choices}))
 
@@ -276,6 +333,17 @@ EXPERT_DECODERS: dict[str, Callable[[], nn.Module]] = {
         rope_parameters={**_LLAMA3, "high_freq_factor": 1.0, "rope_theta": 500.0,
                          "original_max_position_embeddings": 16},
     ),
+    "qwen3_next": _qwen3_next(),
+    "qwen3_next dense layers between, biases, equal heads, all channels turn": _qwen3_next(
+        decoder_sparse_step=2, mlp_only_layers=[3], attention_bias=True, norm_topk_prob=False,
+        linear_num_value_heads=2, linear_value_head_dim=8, layer_types=["full_attention", "linear_attention"] * 2,
+        rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0, "partial_rotary_factor": 1.0},
+    ),
+    "kimi_linear": _kimi(),
+    "kimi_linear query latent, biases, two shared experts, no dense layer": _kimi(
+        q_lora_rank=20, attention_bias=True, n_shared_experts=2, mlp_layer_types=["sparse"] * 4, n_group=1,
+        topk_group=1, norm_topk_prob=False,
+    ),
     "llama4_text temperature": _llama4(floor_scale=4, attn_scale=0.5),
 }  # fmt: skip
 EXPERT_ENCODER_DECODERS: dict[str, Callable[[], nn.Module]] = {
@@ -284,7 +352,40 @@ EXPERT_ENCODER_DECODERS: dict[str, Callable[[], nn.Module]] = {
         num_layers=7, num_decoder_layers=3, num_sparse_decoder_layers=1, dense_act_fn="gelu_new"
     ),
 }
-EVERY = {**DECODERS, **ENCODERS, **ENCODER_DECODERS, **EXPERT_DECODERS, **EXPERT_ENCODER_DECODERS}
+_JAMBA: dict[str, Any] = {
+    **_GROUPED,
+    "num_hidden_layers": 5,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "num_experts": 4,
+    "mamba_d_state": 6,
+}
+_MINIMAX: dict[str, Any] = {
+    **_MOE,
+    "num_hidden_layers": 4,
+    "intermediate_size": 12,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    **dict.fromkeys(("full_attn_alpha_factor", "linear_attn_alpha_factor", "mlp_alpha_factor"), 8**0.25),
+}
+STATE_DECODERS: dict[str, Callable[[], nn.Module]] = {
+    "jamba": lambda: hf.JambaForCausalLM(hf.JambaConfig(**_JAMBA)),
+    "jamba no experts, wide steps, no bias of the convolution": lambda: hf.JambaForCausalLM(
+        hf.JambaConfig(
+            **{**_JAMBA, "num_experts": 1, "num_hidden_layers": 3},
+            mamba_dt_rank=5, mamba_d_conv=3, mamba_expand=1, mamba_conv_bias=False, tie_word_embeddings=True,
+        )
+    ),
+    "minimax": lambda: hf.MiniMaxForCausalLM(hf.MiniMaxConfig(**_MINIMAX)),
+    "minimax other factors, wide heads, window 5": lambda: hf.MiniMaxForCausalLM(
+        hf.MiniMaxConfig(
+            **{**_MINIMAX, "num_hidden_layers": 3, "layer_types": None, "num_experts_per_tok": 3},
+            **{f"{kind}_beta_factor": 0.7 for kind in ("full_attn", "linear_attn", "mlp")},
+            head_dim=12, sliding_window=5, tie_word_embeddings=True,
+        )
+    ),
+}  # fmt: skip
+"""State spaces or lightning attention with some attention and experts."""
+EVERY = {**DECODERS, **ENCODERS, **ENCODER_DECODERS, **EXPERT_DECODERS, **EXPERT_ENCODER_DECODERS, **STATE_DECODERS}
 
 
 def build(name: str, seed: int = 0) -> Any:

@@ -34,7 +34,10 @@ PRESETS = {
     **dict.fromkeys(("mixtral_8x7b", "mixtral_8x22b"), "mixtral"),
     **dict.fromkeys(("qwen3_30b_a3b", "qwen3_235b_a22b"), "qwen3_moe"),
     "deepseek_v3": "deepseek_v3",
+    "qwen3_next": "qwen3_next",
+    **dict.fromkeys(("kimi_linear", "kimi_linear_48b_a3b"), "kimi_linear"),
     **dict.fromkeys(("llama4_scout", "llama4_maverick"), "llama4_text"),
+    "jamba": "jamba",
     **dict.fromkeys(("switch_base_8", "switch_large_128"), "switch_transformers"),
 }
 

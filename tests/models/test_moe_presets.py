@@ -22,6 +22,11 @@ COUNTS = {
     "deepseek_v3": (671_026_404_352, 37_552_282_624),
     "llama4_scout": (107_769_861_120, 17_172_894_720),
     "llama4_maverick": (400_711_848_960, 17_184_691_200),
+    "qwen3_next": (79_674_391_296, 3_874_929_408),
+    "kimi_linear": (49_133_074_464, 3_494_852_640),
+    "kimi_linear_48b_a3b": (49_122_675_072, 3_484_453_248),
+    "jamba": (51_570_323_328, 12_110_311_296),
+    "minimax_01": (456_089_655_296, 48_403_306_496),
     "switch_base_8": (619_339_008, 222_977_280),
     "switch_base_16": (1_072_397_568, 223_051_008),
     "switch_base_32": (1_978_514_688, 223_198_464),
@@ -32,7 +37,7 @@ COUNTS = {
 }
 """All, and active with the vocabulary's tables."""
 KINDS = {"mixtral": "mixtral", "qwen3": "qwen3_moe", "deepseek": "deepseek_v3", "llama4": "llama4_text"}
-KINDS |= {"switch": "switch_transformers"}
+KINDS |= {"switch": "switch_transformers", "qwen3_next": "qwen3_next", "kimi": "kimi_linear", "jamba": "jamba"}
 PUBLISHED: dict[str, dict[str, Any]] = {
     "mixtral_8x7b": {"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None, "rms_norm_eps": 1e-5},
     "qwen3_30b_a3b": {
@@ -63,6 +68,36 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
     "llama4_scout": {"use_qk_norm": True, "attention_chunk_size": 8192, "no_rope_layers": [1, 1, 1, 0] * 12},
     "llama4_maverick": {"use_qk_norm": False, "moe_layers": list(range(1, 48, 2)), "intermediate_size_mlp": 16384},
+    "qwen3_next": {
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "norm_topk_prob": True,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 12,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128,
+        "head_dim": 256,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25},
+    },
+    "kimi_linear_48b_a3b": {
+        "layer_types": [
+            "full_attention" if layer in (4, 8, 12, 16, 20, 24, 27) else "linear_attention" for layer in range(1, 28)
+        ],
+        "mlp_layer_types": ["dense"] + ["sparse"] * 26,
+        "routed_scaling_factor": 2.446,
+        "linear_num_heads": 32,
+        "linear_head_dim": 128,
+        "kv_lora_rank": 512,
+        "q_lora_rank": None,
+    },
+    "jamba": {
+        "attn_layer_period": 8,
+        "attn_layer_offset": 4,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "mamba_dt_rank": 256,
+        "mamba_d_state": 16,
+    },
     "switch_base_8": {"d_ff": 3072, "num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6, "d_kv": 64},
 }
 """Facts of the published config.json files, in transformers' words."""
@@ -74,7 +109,7 @@ def on_meta(name: str) -> Any:
 
 
 def their_config(name: str) -> dict[str, Any]:
-    return FAMILIES[KINDS[name.partition("_")[0]]].config_to(registry.decode("model", name))
+    return FAMILIES[KINDS.get(name) or KINDS[name.partition("_")[0]]].config_to(registry.decode("model", name))
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -91,7 +126,11 @@ def test_every_preset_with_experts_is_counted() -> None:
     assert {name for name in presets if experts(registry.decode("model", name)) is not None} == COUNTS.keys()
 
 
-@pytest.mark.parametrize("name", [name for name in COUNTS if not name.startswith("switch") or name.endswith("_8")])
+WRITTEN = [name for name in COUNTS if not name.startswith("switch") or name.endswith("_8")]
+WRITTEN.remove("minimax_01")  # which their class does not compute exactly: tests/interop/test_minimax_parity.py
+
+
+@pytest.mark.parametrize("name", WRITTEN)
 def test_transformers_class_of_the_same_config_has_the_same_number(name: str) -> None:
     plain = their_config(name)
     values = {key: value for key, value in plain.items() if key not in ("model_type", "architectures")}

@@ -16,6 +16,7 @@ from recipes.optim import SGD
 from recipes.recipe import find_recipe
 from recipes.schedule import Constant
 from recipes.seq2seq.base import features
+from recipes.sizes import sizes
 from tests.recipes.tiny import RowsRecipe, quiet_trainer, rows_task
 from zoo.blocks.api import Context
 from zoo.blocks.auxiliary import collect
@@ -95,6 +96,21 @@ def test_a_model_without_experts_logs_nothing_of_them() -> None:
 
 MOE = {"name": "moe", "experts": 4, "expert": {"name": "swiglu", "hidden": 8}}
 SIZES: dict[str, Any] = {"vocab_size": 11, "max_len": 16, "dim": 16, "depth": 1, "heads": 2, "ffn": MOE}
+
+
+class NoInputs(RowsRecipe):
+    def example_inputs(self, data: Any) -> tuple[Any, ...]:
+        return ()
+
+
+@pytest.mark.parametrize("top_k", [1, 4])
+def test_a_result_tells_the_parameters_that_a_token_passes_through(top_k: int) -> None:
+    model = zoo.create_model("gpt", **{**SIZES, "ffn": {**MOE, "top_k": top_k}})
+    told = sizes(NoInputs([1], 1), model, None)
+    idle = (4 - top_k) * 3 * 16 * 8
+    assert told["params"] == sum(p.numel() for p in model.parameters())
+    assert told["params_active"] == told["params"] - idle
+    assert told["params_active_non_embedding"] == told["params_non_embedding"] - idle < told["params_active"]
 
 
 def test_the_padding_of_packed_rows_counts_nowhere() -> None:

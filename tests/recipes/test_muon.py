@@ -44,6 +44,32 @@ def test_only_linear_maps_inside_the_stack_are_made_orthogonal() -> None:
     assert hidden_matrices(plain) == {id(plain.lstm.weight_ih_l0), id(plain.lstm.weight_hh_l0)}
 
 
+@pytest.mark.parametrize("shape", [(3, 4, 6), (3, 6, 4), (1, 5, 5)])
+def test_a_stack_moves_as_each_of_its_matrices_alone(shape: tuple[int, int, int]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    start = torch.randn(shape, dtype=torch.float64, generator=draw)
+    stack, alone = torch.nn.Parameter(start.clone()), [torch.nn.Parameter(matrix.clone()) for matrix in start]
+    options = {"weight_decay": 0.1, "muon": True}
+    optimizers = [Muon([{"params": [stack], **options}], 0.1), Muon([{"params": alone, **options}], 0.1)]
+    for _ in range(3):
+        stack.grad = torch.randn(shape, dtype=torch.float64, generator=draw)
+        stack.grad[0] *= 1e3  # no matrix feels how large another's gradient is
+        for matrix, grad in zip(alone, stack.grad, strict=True):
+            matrix.grad = grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert (stack - start).flatten(1).norm(dim=1).min() > 0.1
+    torch.testing.assert_close(stack, torch.stack(alone), rtol=0, atol=1e-10)
+
+
+def test_experts_are_made_orthogonal_and_their_router_is_not() -> None:
+    ffn = {"name": "moe", "experts": 3, "expert": {"name": "swiglu", "hidden": 8, "bias": True}}
+    model = zoo.create_model("gpt", vocab_size=11, max_len=8, dim=8, depth=1, heads=2, ffn=ffn)
+    found = hidden_matrices(model)
+    names = {name.split("ffn.")[1] for name, p in model.named_parameters() if id(p) in found and "ffn." in name}
+    assert names == {"experts.gate.weight", "experts.up.weight", "experts.down.weight"}
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_other_parameters_take_the_step_of_adamw(fused: bool) -> None:
     torch.manual_seed(0)

@@ -32,7 +32,8 @@ class FixedState(Rows):
         return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
 
     def __setitem__(self, name: str, value: Tensor) -> None:
-        self.tensors[name] = value.to(self.tensors[name].dtype)
+        held = self.tensors[name].dtype
+        self.tensors[name] = value if value.dtype == held else value.to(held)
 
     def nbytes(self) -> int:
         """Bytes of the tensors."""

@@ -20,7 +20,7 @@ GateName = Literal["none", "silu", "sigmoid"]
 
 
 class OutputNorm(nn.Module):
-    """(B, T, H, V) and the gate's logits (B, T, H V) -> (B, T, H V): RMS norm over V, times the gate."""
+    """(..., H, V) and the gate's logits (..., H V) -> (..., H V): RMS norm over V, times the gate."""
 
     def __init__(self, value_dim: int, *, gate: GateName, norm: bool = True, eps: float = 1e-5) -> None:
         super().__init__()
@@ -28,8 +28,8 @@ class OutputNorm(nn.Module):
         self.gate = gate
 
     def forward(self, y: Tensor, gate: Tensor | None) -> Tensor:
-        y = y if self.norm is None else self.norm(y)  # (B, T, H, V)
-        y = y.flatten(2)  # (B, T, H V)
+        y = y if self.norm is None else self.norm(y)  # (..., H, V)
+        y = y.flatten(-2)  # (..., H V)
         if gate is None:
             return y
         return y * (F.silu(gate) if self.gate == "silu" else torch.sigmoid(gate))

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.blocks.api import Capability, Context, MixerConfig, Slot, Step, Sublayer, check
+from zoo.blocks.checks import check_row
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.two_way import TwoWay
 from zoo.registry import ConfigError
@@ -61,7 +62,11 @@ class RecurrentConfig(MixerConfig):
 
 
 class RecurrentMixer(Sublayer):
-    """(B, T, D) -> (B, T, D), causal. A mixer defines `mix` and `empty`."""
+    """(B, T, D) -> (B, T, D), causal. A mixer defines `mix` and `empty`.
+
+    Raises ValueError for an x that is not (B, T, D), a mask or documents that are not (B, T), a state of another number
+    of rows, and a state of packed documents that goes on without `context.documents`.
+    """
 
     def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
         """x (B, T, D), real tokens first -> (B, T, D). Reads `state` and leaves it after the last real token."""
@@ -72,6 +77,11 @@ class RecurrentMixer(Sublayer):
         raise NotImplementedError
 
     def forward(self, x: Tensor, context: Context, state: FixedState | None = None) -> Tensor:
+        check_row(x, context, self.where)
+        if state is not None and state.batch != x.shape[0]:
+            raise ValueError(f"{self.where}: the state holds {state.batch} rows, and x has {x.shape[0]}")
+        if x.numel() == 0:  # no row or no token
+            return x
         key = ("tokens", context.token_mask, context.documents, context.positions)
         tokens, order, back = context.once(key, lambda: _sorted(context))
         if state is not None and (context.documents is not None or state.document is not None):

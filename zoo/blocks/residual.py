@@ -2,7 +2,7 @@
 
     pre         x + f(N(x))                        sandwich     x + N(f(N(x)))
     res_post    x + N(f(x))
-    post        N(x + f(x))                        deepnorm     N(a x + f(x))
+    post        N(x + f(x))                        deepnorm     N(a x + b f(x))
     layerscale  x + g * f(N(x))                    adaln_zero   x + g(c) * f(N(x) (1 + s(c)) + b(c))
 
 Dropout and stochastic depth act on f's output, before it is scaled and added.
@@ -11,9 +11,10 @@ Dropout and stochastic depth act on f's output, before it is scaled and added.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.blocks.api import Context, NormConfig, ResidualConfig, Slot
@@ -141,22 +142,33 @@ class Sandwich(Residual):
 class DeepNormConfig(ResidualConfig):
     """Post-norm with the stream scaled up by (2 L)^(1/4) and branches started down by (8 L)^(-1/4).
 
-    The factors are the paper's for a stack of one kind, encoder or decoder; those of an encoder-decoder differ.
+    The factors are the paper's for a stack of one kind, encoder or decoder; those of an encoder-decoder differ. With
+    `input_norm` in the stack it is MiniMax-01's (2025, arXiv:2501.08313): each norm there stands before the branch and
+    the stream that goes by it, x = N(x), then a x + b f(x), and the last one behind the stack.
     """
 
     normalised: ClassVar[bool] = True
+
+    alpha: Annotated[float, Field(gt=0)] | None = None
+    """Factor a on the stream; None: (2 L)^(1/4)."""
+    branch: Annotated[float, Field(gt=0)] = 1.0
+    """Factor b on the branch's output (MiniMax's beta; the paper's is the one on initial weights)."""
+
+    def stream(self, depth: int) -> float:
+        """The factor a in a stack of `depth` layers."""
+        return (2.0 * depth) ** 0.25 if self.alpha is None else self.alpha
 
     def branch_gain(self, depth: int) -> float:
         return (8.0 * depth) ** -0.25
 
     def build(self, slot: Slot, norm: NormConfig) -> Residual:
-        return DeepNorm(slot, norm)
+        return DeepNorm(slot.at(branch_weight=self.branch * slot.branch_weight), norm, self.stream(slot.depth))
 
 
 class DeepNorm(Residual):
-    def __init__(self, slot: Slot, norm: NormConfig) -> None:
+    def __init__(self, slot: Slot, norm: NormConfig, alpha: float) -> None:
         super().__init__(slot, norm)
-        self.alpha = (2.0 * slot.depth) ** 0.25
+        self.alpha = alpha
 
     def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
         return self.norm(self.alpha * x + self.dropped(branch(x)))  # (B, T, D)

@@ -56,14 +56,15 @@ class ShortConv(nn.Module):
         return F.silu(y) if self.activation else y
 
     def step(self, state: FixedState, name: str = "tail") -> Callable[[Tensor], Tensor]:
-        """`forward` for one new token x (N, C) of every row, without gradients and in the weight's dtype: -> (N, C)."""
-        taps, bias, dilation = self.weight.mT.contiguous(), self.bias, self.dilation  # (W, C)
+        """`forward` for one new token x (N, C) of every row, without gradients: -> (N, C)."""
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        taps, bias, dilation = self.weight.mT.to(wide).contiguous(), self.bias, self.dilation  # (W, C)
 
         def step(x: Tensor) -> Tensor:
-            inputs = torch.cat((state[name], x[:, None]), dim=1)  # (N, (W - 1) dilation + 1, C)
+            inputs = torch.cat((state[name].to(x.dtype), x[:, None]), dim=1)  # (N, (W - 1) dilation + 1, C)
             state[name] = inputs[:, 1:]
             y = ((inputs if dilation == 1 else inputs[:, ::dilation]) * taps).sum(1)
-            y = y if bias is None else y.add_(bias)
+            y = (y if bias is None else y.add_(bias)).to(x.dtype)
             return F.silu(y, inplace=True) if self.activation else y
 
         return step

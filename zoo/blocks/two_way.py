@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from zoo.blocks.api import Context, Slot, Sublayer
+from zoo.blocks.checks import check_row
 from zoo.registry import ConfigError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class TwoWay(Sublayer):
         self.backwards = None if config.tied else built("backwards")
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
+        check_row(x, context, self.where)
         backwards = self.forwards if self.backwards is None else self.backwards
         order, inverse = None, None
         if self.scan != "row":

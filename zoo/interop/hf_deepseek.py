@@ -34,7 +34,7 @@ from zoo.interop.weights import Rule, both, kinds_of, linear
 from zoo.models.gpt import GPTConfig
 from zoo.registry import ConfigError
 
-__all__ = ["DEEPSEEK_V3"]
+__all__ = ["DEEPSEEK_V3", "latent_rules"]
 
 _MTP = ("enorm", "hnorm", "eh_proj", "embed_tokens", "shared_head.norm", "shared_head.head")
 _NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -194,7 +194,8 @@ def _write(config: GPTConfig) -> dict[str, Any]:
     }
 
 
-def _attention_rules(config: GPTConfig, layer: int, ours: str, theirs: str) -> list[Rule]:
+def latent_rules(config: GPTConfig, layer: int, ours: str, theirs: str) -> list[Rule]:
+    """The latent attention of one layer."""
     mixer, here, there = _latent_at(config, layer), f"{ours}.mixer", f"{theirs}.self_attn"
     if mixer.q_rank is None:
         rules = linear(f"{here}.q", f"{there}.q_proj", ("weight",))
@@ -220,13 +221,13 @@ def _ffn_rules(config: GPTConfig, layer: int, ours: str, theirs: str) -> list[Ru
 
 
 def _rules(config: GPTConfig) -> list[Rule]:
-    rules = rules_of(config, _attention_rules, _ffn_rules)
+    rules = rules_of(config, latent_rules, _ffn_rules)
     if not config.depth:
         return rules
     beyond = f"model.layers.{config.depth}"  # with the sublayers of the last layer
     last = config.model_copy(update={"depth": config.depth + 1})
     unread = [both("", f"{beyond}.{name}.weight") for name in (*_MTP, *_NORMS)]
-    for sublayer in (_attention_rules, _ffn_rules):
+    for sublayer in (latent_rules, _ffn_rules):
         unread += sublayer(last, config.depth, "", beyond)
     names = [name for rule in unread for name in (*rule.theirs, *(rule.other.theirs if rule.other else ()))]
     return [*rules, Rule((), tuple(names), kept=False)]

@@ -28,10 +28,12 @@ from zoo.interop.weights import Rule, both, kinds_of, linear
 from zoo.models.gpt import GPTConfig
 from zoo.registry import ConfigError
 
-__all__ = ["MAMBA", "MAMBA2"]
+__all__ = ["MAMBA", "MAMBA2", "bare_mamba", "mamba_rules"]
 
 _NO_LIMIT = ((0.0, math.inf), [0.0, math.inf], [0.0, {"__float__": "Infinity"}])
 """Of the steps: as their class has it, and as two versions write it."""
+_ONE_WAY = {"tied": False, "scan": "row"}
+"""Choices of two directions, where there is one."""
 MAX_LEN = 2048  # what both were trained at; neither model has a longest row
 
 
@@ -46,16 +48,20 @@ def _bare(config: GPTConfig, kind: str) -> GPTConfig:
     """The same computation in the words that `_read` chooses."""
     default = GPTConfig()
     mixer = _mixer(config, kind)
-    once = {"tied": False, "scan": "row"}  # for two directions, and here is one
     if isinstance(mixer, MambaConfig):
-        rank = None if mixer.dt_rank == math.ceil(config.dim / 16) else mixer.dt_rank
-        mixer = mixer.model_copy(update={"dt_rank": rank, **once})
+        mixer = bare_mamba(mixer, config.dim)
     else:
-        mixer = mixer.model_copy(update={"head_dim": _head_dim(mixer, config.dim), "chunk": 64, **once})
+        mixer = mixer.model_copy(update={"head_dim": _head_dim(mixer, config.dim), "chunk": 64, **_ONE_WAY})
     unused = {"heads": default.heads, "max_len": MAX_LEN}
     if config.layout == "mixer_only":
         unused["ffn"] = default.ffn
     return config.model_copy(update={"mixer": mixer, **unused})
+
+
+def bare_mamba(mixer: MambaConfig, dim: int) -> MambaConfig:
+    """The same mixer without what it has no use for, its defaults told as such."""
+    rank = None if mixer.dt_rank == math.ceil(dim / 16) else mixer.dt_rank
+    return mixer.model_copy(update={"dt_rank": rank, **_ONE_WAY})
 
 
 def _mixer(config: GPTConfig, kind: str) -> Any:
@@ -158,16 +164,21 @@ def _rules(kind: str, config: GPTConfig) -> list[Rule]:
     for layer in range(config.depth):
         ours, theirs = f"stack.blocks.{layer}.mixer", f"backbone.layers.{layer}.mixer"
         rules.append(both(f"stack.blocks.{layer}.residuals.mixer.norm.weight", f"backbone.layers.{layer}.norm.weight"))
-        rules += linear(f"{ours}.in_proj", f"{theirs}.in_proj", kinds_of(mixer.bias))
-        rules += linear(f"{ours}.conv", f"{theirs}.conv1d", kinds_of(mixer.conv_bias), view="depthwise")
-        rules += [both(f"{ours}.{name}", f"{theirs}.{name}") for name in ("A_log", "D")]
-        if kind == "mamba":
-            rules += [both(f"{ours}.{name}.weight", f"{theirs}.{name}.weight") for name in ("x_proj", "dt_proj")]
-            rules.append(both(f"{ours}.dt_bias", f"{theirs}.dt_proj.bias"))
-        else:
-            rules += [both(f"{ours}.{name}", f"{theirs}.{name}") for name in ("dt_bias", "norm.weight")]
-        rules += linear(f"{ours}.out", f"{theirs}.out_proj", kinds_of(mixer.bias))
+        rules += mamba_rules(mixer, ours, theirs)
     return rules
+
+
+def mamba_rules(mixer: MambaConfig | Mamba2Config, ours: str, theirs: str) -> list[Rule]:
+    """One mixer."""
+    rules = linear(f"{ours}.in_proj", f"{theirs}.in_proj", kinds_of(mixer.bias))
+    rules += linear(f"{ours}.conv", f"{theirs}.conv1d", kinds_of(mixer.conv_bias), view="depthwise")
+    rules += [both(f"{ours}.{name}", f"{theirs}.{name}") for name in ("A_log", "D")]
+    if isinstance(mixer, MambaConfig):
+        rules += [both(f"{ours}.{name}.weight", f"{theirs}.{name}.weight") for name in ("x_proj", "dt_proj")]
+        rules.append(both(f"{ours}.dt_bias", f"{theirs}.dt_proj.bias"))
+    else:
+        rules += [both(f"{ours}.{name}", f"{theirs}.{name}") for name in ("dt_bias", "norm.weight")]
+    return rules + linear(f"{ours}.out", f"{theirs}.out_proj", kinds_of(mixer.bias))
 
 
 def _family(kind: str) -> Family:

@@ -26,11 +26,15 @@ from zoo.interop import (
     hf_deepseek,
     hf_electra,
     hf_gpt2,
+    hf_jamba,
+    hf_kimi_linear,
     hf_llama,
     hf_llama4,
     hf_mamba,
+    hf_minimax,
     hf_modernbert,
     hf_moe,
+    hf_qwen3_next,
     hf_switch,
     hf_t5,
     hf_vit,
@@ -79,6 +83,10 @@ FAMILIES: dict[str, Family] = {
         hf_llama4.LLAMA4,
         hf_mamba.MAMBA,
         hf_mamba.MAMBA2,
+        hf_qwen3_next.QWEN3_NEXT,
+        hf_kimi_linear.KIMI_LINEAR,
+        hf_jamba.JAMBA,
+        hf_minimax.MINIMAX,
         hf_bert.BERT,
         hf_bert.ROBERTA,
         hf_bert.DISTILBERT,
@@ -92,6 +100,9 @@ FAMILIES: dict[str, Family] = {
     )
 }
 """Maps by transformers' model_type."""
+
+_HYBRIDS = {"gated_delta": "qwen3_next", "kda": "kimi_linear", "mamba": "jamba", "lightning": "minimax"}
+"""The model_type whose class has such a mixer in some of its layers."""
 
 _FILES = ["config.json", "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
 
@@ -172,6 +183,10 @@ def _model_type(config: Any) -> str:
     if isinstance(config, GPTConfig):
         if config.mixer.registered_name in ("mamba", "mamba2"):
             return config.mixer.registered_name
+        mixers = {config.mixer.at(layer, config.depth).registered_name for layer in range(config.depth)}
+        for name, kind in _HYBRIDS.items():
+            if name in mixers:
+                return kind
         if config.position.place == "input":
             return "gpt2"
         residual, mixer = config.residual.registered_name, config.mixer.at(0, max(config.depth, 1))

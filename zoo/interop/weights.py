@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -16,11 +17,23 @@ from torch import Tensor, nn
 
 from zoo.registry import ConfigError
 
-__all__ = ["Rule", "View", "both", "fused", "kinds_of", "linear", "load_weights", "stored", "to_ours", "to_theirs"]
+__all__ = [
+    "Rule",
+    "View",
+    "both",
+    "by_part",
+    "fused",
+    "kinds_of",
+    "linear",
+    "load_weights",
+    "stored",
+    "to_ours",
+    "to_theirs",
+]
 
-View = Literal["same", "transposed", "row", "depthwise", "stacked"]
+View = Literal["same", "transposed", "row", "depthwise", "stacked", "heads"]
 """How theirs differs from ours: not at all, (..., inputs, outputs) as GPT-2's Conv1D, (1, N) for our (N,), (C, 1, W) of
-torch's Conv1d for our (C, W), or (O, I) of one expert for our (1, O, I) in a stack of experts."""
+torch's Conv1d for our (C, W), (O, I) of one expert for our (1, O, I) in a stack, or (1, 1, H, 1) for our (H,)."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,8 @@ class Rule:
     theirs_rows: tuple[int, ...] = ()
     axis: int = 0
     """Along which several stand: 1 for the outputs of stacked experts."""
+    order: tuple[int, ...] = ()
+    """Rows of theirs in the order of ours, where the two sort them differently (see by_part); empty: the same order."""
     view: View = "same"
     aliases: tuple[str, ...] = ()
     """Further names that the same tensor has in their files, because their modules share it."""
@@ -56,6 +71,17 @@ def linear(ours: str, theirs: str, kinds: Sequence[str] = ("weight", "bias"), vi
 def fused(ours: str, theirs: Sequence[str], rows: Sequence[int], kinds: Sequence[str]) -> list[Rule]:
     """One module of ours that holds several of theirs."""
     return [Rule((f"{ours}.{k}",), tuple(f"{t}.{k}" for t in theirs), theirs_rows=tuple(rows)) for k in kinds]
+
+
+def by_part(groups: int, widths: Sequence[int]) -> tuple[int, ...]:
+    """Rows that lie group by group, each group holding parts of these widths, in the order part by part."""
+    size, starts = sum(widths), accumulate(widths, initial=0)
+    return tuple(
+        group * size + start + row
+        for start, width in zip(starts, widths, strict=False)
+        for group in range(groups)
+        for row in range(width)
+    )
 
 
 def kinds_of(bias: bool) -> tuple[str, ...]:
@@ -100,6 +126,7 @@ def load_weights(
     for rule, found in sources:
         if rule.kept:
             whole = _joined([_seen(get(name), rule.view) for name in found], rule.axis)
+            whole = _sorted(whole, rule.order, to_ours=True)
             yield from zip(rule.ours, _parts(whole, rule.ours_rows, rule.axis), strict=True)
 
 
@@ -113,7 +140,7 @@ def to_theirs(rules: Iterable[Rule], ours: Mapping[str, Tensor]) -> dict[str, Te
         absent = [name for name in rule.ours if name not in ours]
         if absent:
             raise ConfigError(f"weight '{absent[0]}' is missing; is it a model of the same family and shape?")
-        whole = _joined([ours[name] for name in rule.ours], rule.axis)
+        whole = _sorted(_joined([ours[name] for name in rule.ours], rule.axis), rule.order, to_ours=False)
         for name, part in zip(rule.theirs, _parts(whole, rule.theirs_rows, rule.axis), strict=True):
             theirs[name] = _shown(part, rule.view).contiguous()
         used.update(rule.ours)
@@ -131,7 +158,7 @@ def _seen(tensor: Tensor, view: View) -> Tensor:
         return tensor.flatten(1)
     if view == "stacked":
         return tensor[None]
-    return tensor.reshape(-1) if view == "row" else tensor
+    return tensor.reshape(-1) if view in ("row", "heads") else tensor
 
 
 def _shown(tensor: Tensor, view: View) -> Tensor:
@@ -140,11 +167,23 @@ def _shown(tensor: Tensor, view: View) -> Tensor:
         return tensor[:, None]
     if view == "stacked":
         return tensor.squeeze(0)
+    if view == "heads":
+        return tensor[None, None, :, None]
     return tensor[None] if view == "row" else _seen(tensor, view)
 
 
 def _joined(tensors: list[Tensor], axis: int) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors, axis)
+
+
+def _sorted(whole: Tensor, order: tuple[int, ...], *, to_ours: bool) -> Tensor:
+    """The rows in the order of the other side. Raises ConfigError unless there are as many."""
+    if not order:
+        return whole
+    if len(order) != len(whole):
+        raise ConfigError(f"a fused weight has {len(whole)} rows where the config says {len(order)}")
+    places = torch.tensor(order, device=whole.device)
+    return whole[places if to_ours else places.argsort()]
 
 
 def _parts(whole: Tensor, rows: tuple[int, ...], axis: int) -> tuple[Tensor, ...]:

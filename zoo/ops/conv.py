@@ -67,10 +67,14 @@ class _Taps(torch.autograd.Function):
         grad_joined, grad_taps = joined.new_zeros(joined.shape, dtype=wide), torch.zeros_like(taps)
         for block in _blocks(grad):
             for n, lag in enumerate(lags):
-                inside = _inside(grad[:, block], None if age is None else age[:, block], lag)
                 seen = slice(block.start + lags[0] - lag, block.stop + lags[0] - lag)
-                grad_joined[:, seen].addcmul_(taps[n], inside)
-                grad_taps[n] += (inside * joined[:, seen]).sum((0, 1))
+                others = _others(None if age is None else age[:, block], lag)
+                reached, product = grad_joined[:, seen], grad[:, block] * joined[:, seen]
+                before = None if others is None else reached[others]
+                reached.addcmul_(taps[n], grad[:, block])
+                if others is not None:
+                    reached[others], product[others] = before, 0.0
+                grad_taps[n] += product.sum((0, 1))
         grad_bias = None if bias is None else grad.sum((0, 1)).to(bias.dtype)
         return grad_joined.to(joined.dtype), grad_taps.mT.to(weight.dtype), grad_bias, None, None
 
@@ -88,7 +92,15 @@ def _taps(joined: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | Non
     length, taps = joined.shape[1] - lags[0], weight.mT.contiguous().to(wide)  # (W, C)
     y = joined.new_zeros(1, dtype=wide) if bias is None else bias.to(wide)
     for tap, lag in zip(taps.unbind(0), lags, strict=True):
-        y = torch.addcmul(y, tap, _inside(joined.narrow(1, lags[0] - lag, length), age, lag))
+        seen = joined.narrow(1, lags[0] - lag, length)
+        if age is None or lag == 0:
+            y = torch.addcmul(y, tap, seen)
+        elif torch.compiler.is_compiling():
+            y = torch.addcmul(y, tap, seen.masked_fill((age < lag)[..., None], 0.0))
+        else:
+            others, before = _others(age, lag), y
+            y = torch.addcmul(before, tap, seen)
+            y[others] = before.expand_as(y)[others]
     return y.to(joined.dtype)
 
 
@@ -105,7 +117,7 @@ def _in_blocks(joined: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor 
 def _blocks(x: Tensor) -> list[slice]:
     """Slices of tokens of x (B, T, C): on a CPU as many as stay in its cache while all taps read them."""
     length = x.shape[1]
-    size = length if x.device.type != "cpu" else max(1, BLOCK // (x.shape[0] * x.shape[2]))
+    size = length if x.device.type != "cpu" else max(1, BLOCK // max(1, x.shape[0] * x.shape[2]))
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
@@ -120,9 +132,10 @@ def _age(starts: Tensor) -> Tensor:
     return places - torch.where(starts, places, -(1 << 40)).cummax(1).values
 
 
-def _inside(x: Tensor, age: Tensor | None, lag: int) -> Tensor:
-    """x (B, T, C), zero where `lag` tokens before stands another document."""
-    return x if age is None or lag == 0 else x.masked_fill((age < lag)[..., None], 0.0)
+def _others(age: Tensor | None, lag: int) -> tuple[Tensor, ...] | None:
+    """Rows and places of the tokens that another document stands `lag` tokens before. They are few: what they gain from
+    a tap is taken back, which costs half of a mask over all."""
+    return None if age is None or lag == 0 else (age < lag).nonzero(as_tuple=True)
 
 
 def _new_tail(joined: Tensor, lengths: Tensor | None, age: Tensor | None, length: int, past: int) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["few_rows"]
+__all__ = ["few_rows", "few_rows_of"]
 
 WARM = 4
 """Calls before the transpose is made: a copy costs as much as a few products."""
@@ -29,9 +29,11 @@ def few_rows(linear: nn.Module) -> Callable[[Tensor], Tensor]:
     """
     if type(linear) is not nn.Linear or linear._forward_hooks or linear._forward_pre_hooks:
         return linear
-    weight, bias = linear.weight, linear.bias
-    if weight.device.type != "cpu":
-        return linear
+    return few_rows_of(linear.weight, linear.bias) if linear.weight.device.type == "cpu" else linear
+
+
+def few_rows_of(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """The same of a weight (O, I) and a bias (O,) on a CPU, such as those of one expert."""
     if not (weight.shape[1] < weight.shape[0] and weight.numel() <= LARGEST):
         return lambda x: _plain(x, weight, bias)
     calls, columns = 0, None

@@ -94,10 +94,10 @@ def recurrence_step(
     if decay is not None:
         decay = decay[..., None, None] if decay.dim() < 3 else decay[..., None]
         state = decay.exp() * state  # (B, H, K, V)
-    new = k[..., None] * v[..., None, :]
+    before = state
+    state = torch.addcmul(before, k[..., None], v[..., None, :])
     if a is not None and b is not None:
-        new = new + a[..., None] * (b[..., None, :] @ state)
-    state = state + new
+        state = torch.addcmul(state, a[..., None], b[..., None, :] @ before)
     return (q[..., None, :] @ state)[..., 0, :], state
 
 
@@ -281,8 +281,8 @@ def at_least_fp32(x: Tensor) -> Tensor:
 
 
 def shared_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, T, G, K) -> (B, T, H, K): neighbouring heads share one."""
-    return x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], dim=2)
+    """(..., G, K) -> (..., H, K): neighbouring heads share one."""
+    return x if x.shape[-2] == heads else x.repeat_interleave(heads // x.shape[-2], dim=-2)
 
 
 def without_masked(

@@ -5,6 +5,8 @@ Each expert is the plain feed-forward of its config (glu.py, mlp.py), and starts
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,6 +15,7 @@ from zoo.blocks.api import FFNConfig, Slot
 from zoo.blocks.ffn.glu import GLUConfig
 from zoo.blocks.ffn.mlp import MLPConfig, activate
 from zoo.ops.experts import grouped_linear
+from zoo.ops.few_rows import few_rows_of
 from zoo.ops.gated import GATED, gated
 from zoo.registry import ConfigError
 
@@ -39,9 +42,9 @@ class ExpertLinear(nn.Module):
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         return grouped_linear(x, self.weight, ends, self.bias)
 
-    def one(self, expert: int, x: Tensor) -> Tensor:
-        """The map of one expert: (N, I) -> (N, O)."""
-        return F.linear(x, self.weight[expert], self.bias[expert] if self.bias is not None else None)
+    def one(self, expert: int) -> Callable[[Tensor], Tensor]:
+        """The map of one expert on a CPU without gradients, called again and again: (N, I) -> (N, O)."""
+        return few_rows_of(self.weight[expert], None if self.bias is None else self.bias[expert])
 
     def extra_repr(self) -> str:
         experts, outputs, inputs = self.weight.shape
@@ -67,10 +70,10 @@ class GLUExperts(nn.Module):
             h = F.dropout(h, self.config.dropout, self.training)
         return self.down(h, ends)  # (M, D)
 
-    def one(self, expert: int, x: Tensor) -> Tensor:
-        """One expert in evaluation: (N, D) -> (N, D)."""
-        h = activate(self.config.activation, self.gate.one(expert, x)) * self.up.one(expert, x)  # (N, F)
-        return self.down.one(expert, h)
+    def one(self, expert: int) -> Callable[[Tensor], Tensor]:
+        """One expert as a step of decoding calls it: (N, D) -> (N, D)."""
+        name, gate, up, down = self.config.activation, self.gate.one(expert), self.up.one(expert), self.down.one(expert)
+        return lambda x: down(activate(name, gate(x)).mul_(up(x)))
 
 
 class MLPExperts(nn.Module):
@@ -90,9 +93,10 @@ class MLPExperts(nn.Module):
             h = F.dropout(h, self.config.dropout, self.training)
         return self.down(h, ends)  # (M, D)
 
-    def one(self, expert: int, x: Tensor) -> Tensor:
-        """One expert in evaluation: (N, D) -> (N, D)."""
-        return self.down.one(expert, activate(self.config.activation, self.up.one(expert, x)))
+    def one(self, expert: int) -> Callable[[Tensor], Tensor]:
+        """One expert as a step of decoding calls it: (N, D) -> (N, D)."""
+        name, up, down = self.config.activation, self.up.one(expert), self.down.one(expert)
+        return lambda x: down(activate(name, up(x)))
 
 
 def build_experts(config: FFNConfig, experts: int, slot: Slot) -> GLUExperts | MLPExperts:

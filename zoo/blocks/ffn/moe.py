@@ -16,6 +16,7 @@ The operator is zoo/ops/experts.py; router.py says who works on what, balance.py
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 import torch
@@ -146,7 +147,13 @@ class MoE(Sublayer):
         shared = self.shared.step(None) if self.shared is not None else None
         if not isinstance(self.router, TokenChoice) or not self.pointwise or (self.shared is not None and not shared):
             return None
-        router, experts, gate, inside = self.router, self.experts, self.shared_gate, self.config.weigh == "input"
+        router, gate, inside = self.router, self.shared_gate, self.config.weigh == "input"
+        ready: dict[int, Callable[[Tensor], Tensor]] = {}
+
+        def serve(expert: int, x: Tensor) -> Tensor:
+            if expert not in ready:  # made when it is first chosen: of many experts most may never be
+                ready[expert] = self.experts.one(expert)
+            return ready[expert](x)  # (1, D)
 
         def step(x: Tensor, context: Context) -> Tensor:
             if x.shape[0] > 1 or x.device.type != "cpu":
@@ -154,7 +161,7 @@ class MoE(Sublayer):
             _, _, chosen, weights = router.choose(x)  # (1, k) each: a few products take less than sorting
             y: Any = 0.0
             for expert, weight in zip(chosen[0].tolist(), weights[0].tolist(), strict=True):
-                y = y + (experts.one(expert, x * weight) if inside else experts.one(expert, x) * weight)
+                y = y + (serve(expert, x * weight) if inside else serve(expert, x) * weight)
             if shared is not None:
                 common = shared(x, context)
                 y = y + (common if gate is None else common * torch.sigmoid(gate(x)))

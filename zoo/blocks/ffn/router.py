@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -26,6 +25,7 @@ from torch.nn import functional as F
 
 from zoo.blocks.api import Slot
 from zoo.ops.experts import Pairs, sort_pairs, take_weights
+from zoo.ops.precision import full_precision
 
 if TYPE_CHECKING:
     from zoo.blocks.ffn.moe import MoEConfig
@@ -79,7 +79,7 @@ class Router(nn.Module):
     def logits(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, E) in fp32 or better."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        with nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False):  # none on meta
+        with full_precision(x):
             return F.linear(x.to(dtype), self.weight.to(dtype))
 
     def scores(self, logits: Tensor) -> Tensor:

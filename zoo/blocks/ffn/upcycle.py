@@ -53,20 +53,34 @@ def upcycle(model: nn.Module, *, every: int = 1, **choices: Any) -> nn.Module:
 
 def _check_exact(config: MoEConfig) -> None:
     """Raises ConfigError where the experts' copies would not add up to the dense feed-forward."""
-    exact: dict[str, tuple[Any, Any]] = {
-        "router": (config.router, "tokens"),
-        "top_k": (config.top_k > 1, True),
-        "normalise": (config.renormalises, True),
-        "scale": (config.scale, 1.0),
-        "weigh": (config.weigh, "output"),
-        "shared": (config.shared, None),
-        "capacity": (config.capacity, None),
-        "eval_capacity": (config.eval_capacity, None),
+    exact: dict[str, tuple[bool, str, str]] = {
+        "router": (
+            config.router == "tokens",
+            "where experts choose, some tokens are served by several and some by none",
+            "choose 'tokens'",
+        ),
+        "top_k": (
+            config.top_k > 1,
+            "a single expert is weighed by the router's score, which need not be 1",
+            "choose 2 or more",
+        ),
+        "normalise": (config.renormalises, "the scores of the chosen experts do not add up to 1", "choose True"),
+        "scale": (config.scale == 1.0, f"the weights of a token add up to {config.scale}, not to 1", "choose 1.0"),
+        "weigh": (
+            config.weigh == "output",
+            "with an activation between, f(w x) is not w f(x)",
+            "choose 'output'",
+        ),
+        "shared": (
+            config.shared is None,
+            "its output would come on top of the copies, which give the whole old output already",
+            "choose None",
+        ),
+        "capacity": (config.capacity is None, "in training a full expert drops tokens", "choose None"),
+        "eval_capacity": (config.eval_capacity is None, "in evaluation a full expert drops tokens", "choose None"),
     }
-    for name, (value, wanted) in exact.items():
-        if value != wanted:
-            fix = "choose 2 or more" if name == "top_k" else f"choose {wanted!r}"
-            text = (
-                f"{getattr(config, name)!r} changes what the model computes, as its experts' weights do not add up to 1"
-            )
-            raise ConfigError(f"{text}; {fix}", name)
+    for name, (same, reason, fix) in exact.items():
+        if not same:
+            value = getattr(config, name)
+            told = getattr(value, "registered_name", value)  # of a feed-forward its name alone
+            raise ConfigError(f"{told!r} changes what the model computes: {reason}; {fix}", name)

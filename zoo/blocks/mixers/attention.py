@@ -16,6 +16,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.blocks.api import Capability, Context, MixerConfig, NormConfig, PositionConfig, Slot, Step, Sublayer
+from zoo.blocks.checks import check_mask, check_row
+from zoo.blocks.held_keys import held_keys, visibility
 from zoo.blocks.init import init_linear
 from zoo.blocks.positions.indices import token_positions
 from zoo.blocks.state import CrossState, Keys, KVState, WindowState
@@ -42,7 +44,7 @@ class AttentionConfig(MixerConfig):
     value_dim: Annotated[int, Field(ge=1)] | None = None
     """Value width V; None: K."""
     bias: bool = True
-    """Biases of the query, key and value projections."""
+    """Biases of the query, key, value and gate projections."""
     out_bias: bool = True
     qk_norm: Annotated[NormConfig | None, part("norm")] = None
     """Norm over each head's queries and keys, before rotation (Henry et al. 2020, arXiv:2010.04245)."""
@@ -126,7 +128,7 @@ class Attention(Sublayer):
         self.k_norm = config.qk_norm.build(widths[1]) if config.qk_norm is not None else None
         self.sink_logit = nn.Parameter(torch.empty(self.heads)) if config.sink_logit else None
         gates = {"none": 0, "head": self.heads, "elementwise": self.heads * self.value_dim}[config.gate]
-        self.gate = nn.Linear(slot.dim, gates) if gates else None
+        self.gate = nn.Linear(slot.dim, gates, bias=config.bias) if gates else None
         if config.position is not None and (self.cross or config.position.place == "input"):
             name = config.position.registered_name
             raise ConfigError(
@@ -161,8 +163,8 @@ class Attention(Sublayer):
             nn.init.zeros_(self.sink_logit)
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
+        check_row(x, context, self.where)
         b, t, _ = x.shape
-        _check_mask(context.token_mask, b, t, "token_mask")
         q, held, visible, bias = (self._read_memory if self.cross else self._read_self)(x, context, state)
         options: dict[str, Any] = {"scale": self.scale, "bias": bias, "softcap": self.config.softcap}
         options["sink_logit"] = self.sink_logit
@@ -244,37 +246,23 @@ class Attention(Sublayer):
             q, k = self.rotary(q, k, positions, context)
         if self.config.temperature and positions is not None:
             q = self._sharpened(q, positions)
-        tags: dict[str, Tensor] = {}
-        if context.documents is not None:
-            tags["documents"] = context.documents
-        if self.bias is not None and positions is not None:
-            tags["positions"] = positions
-        if state is None:
-            index = self._index(t, context, x.device)  # (T,) or (B, T)
-            held = Keys(k, v, index, context.token_mask, index, everything=False, tags=tags)
-        elif context.documents is not None and (self.config.sinks or self.config.chunk):
+        if state is not None and context.documents is not None and (self.config.sinks or self.config.chunk):
             kept = "sinks" if self.config.sinks else "chunks"
             raise ValueError(
                 f"{self.where}: a state keeps the {kept} of one document; give each document its own state"
             )
-        else:
-            if context.documents is None and "documents" in state.tags:
-                raise ValueError(f"{self.where}: the state holds packed documents; give context.documents (B, T) again")
-            held = state.update(k, v, context.token_mask, **{n: tag.expand(b, -1) for n, tag in tags.items()})
-        if held.everything and context.documents is None and self.config.chunk is None:
-            visible = Visibility(query_index=held.query_index, key_index=held.index, everything=True)
-            return q, held, visible, self._bias(positions, held.tags.get("positions"))
-        visible = Visibility(
-            query_index=held.query_index,
-            key_index=held.index,
-            key_mask=held.mask,
-            query_documents=context.documents,
-            key_documents=held.tags.get("documents"),
-            causal=self.causal and not held.past,
-            window=None if held.past else self.config.window,
-            sinks=self.config.sinks,
-            chunk=self.config.chunk,
-            contiguous=(state is None or held.contiguous) and context.token_mask is None,
+        held = held_keys(
+            k,
+            v,
+            context,
+            state,
+            index=lambda: self._index(t, context, x.device),
+            positions=positions if self.bias is not None else None,
+            where=self.where,
+        )
+        config = self.config
+        visible = visibility(
+            held, context, causal=self.causal, window=config.window, sinks=config.sinks, chunk=config.chunk
         )
         return q, held, visible, self._bias(positions, held.tags.get("positions"))
 
@@ -288,7 +276,7 @@ class Attention(Sublayer):
             k = self._heads(k, self.kv_heads, self.k_norm)  # (B, G, S, K)
             v = v.view(*v.shape[:2], self.kv_heads, self.value_dim).transpose(1, 2)  # (B, G, S, V)
             mask = context.memory_mask
-            _check_mask(mask, b, context.memory.shape[1], "memory_mask")
+            check_mask(mask, b, context.memory.shape[1], "memory_mask")
             if state is not None:
                 state.fill(k, v, mask)
         else:
@@ -349,9 +337,3 @@ class Attention(Sublayer):
         """Scores and weighted sum, 2 a multiply-add; the causal triangle is counted as a full square."""
         keys = memory_length if self.cross else length
         return 2 * batch * self.heads * length * keys * (self.key_dim + self.value_dim)
-
-
-def _check_mask(mask: Tensor | None, batch: int, length: int, name: str) -> None:
-    if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) != (batch, length)):
-        wanted, found = f"torch.bool of ({batch}, {length})", f"{mask.dtype} of {tuple(mask.shape)}"
-        raise ValueError(f"context.{name} should be {wanted}, True = a real token, got {found}")

@@ -24,11 +24,12 @@ from torch.nn import functional as F
 from zoo.blocks.api import Slot
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.init import init_linear
+from zoo.blocks.matrix_mixer import Inputs, MatrixMixer
 from zoo.blocks.output_gate import GateName, OutputNorm
-from zoo.blocks.recurrent_mixer import RecurrentConfig, RecurrentMixer, Tokens, heads_of
+from zoo.blocks.recurrent_mixer import RecurrentConfig, Tokens, heads_of
 from zoo.blocks.short_conv import ShortConv
 from zoo.ops.features import unit
-from zoo.ops.recurrence import at_least_fp32, recurrence, shared_heads
+from zoo.ops.recurrence import at_least_fp32, shared_heads
 from zoo.registry import ConfigError, register
 
 __all__ = ["DeltaConfig", "DeltaRule"]
@@ -75,7 +76,7 @@ class DeltaConfig(RecurrentConfig):
         return nn.Linear(slot.dim, heads * value_dim, bias=False) if self.gate != "none" else None
 
 
-class DeltaRule(RecurrentMixer):
+class DeltaRule(MatrixMixer):
     """(B, T, D) -> (B, T, D), with the decay and the gate that the config builds."""
 
     def __init__(self, config: DeltaConfig, slot: Slot) -> None:
@@ -88,10 +89,12 @@ class DeltaRule(RecurrentMixer):
                 f"value_heads {self.heads} is not a multiple of heads {self.key_heads}; change one", slot.where
             )
         self.value_dim = config.value_dim(self.key_dim)
+        self.sizes = (self.heads, self.key_dim, self.value_dim)
         keys, values = self.key_heads * self.key_dim, self.heads * self.value_dim
         self.widths = (keys, keys, values)
         self.qkv = nn.Linear(slot.dim, sum(self.widths), bias=False)
-        self.conv = ShortConv(sum(self.widths), config.conv) if config.conv else None
+        if config.conv:
+            self.conv = ShortConv(sum(self.widths), config.conv)
         self.beta = nn.Linear(slot.dim, self.heads, bias=False)
         self.decay = config.build_decay(slot, self.heads, self.key_dim)
         self.gate = config.build_gate(slot, self.heads, self.value_dim)
@@ -106,37 +109,17 @@ class DeltaRule(RecurrentMixer):
                 init_linear(linear, self._std)
         init_linear(self.out, self._out_std)
 
-    def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
+    def inputs(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Inputs:
         qkv = self.qkv(x)  # (B, T, 2 G K + H V)
         qkv = F.silu(qkv) if self.conv is None else self.conv(qkv, tokens, state)
-        q, k, v = qkv.split(self.widths, dim=-1)
-        q = unit(q.unflatten(-1, (self.key_heads, self.key_dim))) * self.key_dim**-0.5  # (B, T, G, K)
-        k = unit(k.unflatten(-1, (self.key_heads, self.key_dim)))
-        q, k = shared_heads(q, self.heads), shared_heads(k, self.heads)  # (B, T, H, K)
+        qk, v = qkv.split((2 * self.widths[0], self.widths[2]), dim=-1)
+        q, k = unit(qk.unflatten(-1, (2, self.key_heads, self.key_dim))).unbind(-3)  # 2 (B, T, G, K)
+        q, k = shared_heads(q * self.key_dim**-0.5, self.heads), shared_heads(k, self.heads)  # (B, T, H, K)
         v = v.unflatten(-1, (self.heads, self.value_dim))  # (B, T, H, V)
         beta = torch.sigmoid(at_least_fp32(self.beta(x)))[..., None]  # (B, T, H, 1)
         write = (2.0 * beta if self.config.negative_eigenvalues else beta) * k  # (B, T, H, K)
-        y, matrix = recurrence(
-            q,
-            write,
-            v,
-            None if self.decay is None else self.decay(x),  # (B, T, H) or (B, T, H, K)
-            -write,
-            k,
-            state=None if state is None else state["matrix"],
-            mask=tokens.mask,
-            starts=tokens.starts,
-            chunk=self.config.chunk,
-        )  # (B, T, H, V), (B, H, K, V)
-        if state is not None:
-            state["matrix"] = matrix
-        return self.out(self.norm(y, None if self.gate is None else self.gate(x)))  # (B, T, D)
-
-    def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        shape = (batch, self.heads, self.key_dim, self.value_dim)
-        matrix = torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))
-        tail = {} if self.conv is None else {"tail": self.conv.empty(batch, device, dtype)}
-        return {"matrix": matrix, **tail}
+        decay = None if self.decay is None else self.decay(x)  # (B, T, H) or (B, T, H, K)
+        return Inputs(q, write, v, decay, a=-write, b=k, rest=(x,))
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
         """The recurrence as written: decay, read, two writes and the output, 2 a multiply-add; and the convolution."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,10 +21,11 @@ from zoo.blocks.api import Slot
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.init import init_linear
 from zoo.blocks.low_rank import LowRank
+from zoo.blocks.matrix_mixer import Inputs, MatrixMixer
 from zoo.blocks.output_gate import GateName, OutputNorm
-from zoo.blocks.recurrent_mixer import RecurrentConfig, RecurrentMixer, Tokens, heads_of
+from zoo.blocks.recurrent_mixer import RecurrentConfig, Tokens, heads_of
 from zoo.blocks.short_conv import ShortConv
-from zoo.ops.recurrence import at_least_fp32, recurrence
+from zoo.ops.recurrence import at_least_fp32
 from zoo.registry import register
 
 __all__ = ["GLA", "GLAConfig"]
@@ -59,7 +59,7 @@ class GLAConfig(RecurrentConfig):
         return GLA(self, slot)
 
 
-class GLA(RecurrentMixer):
+class GLA(MatrixMixer):
     """(B, T, D) -> (B, T, D). See GLAConfig for the choices and the module docstring for the formula."""
 
     def __init__(self, config: GLAConfig, slot: Slot) -> None:
@@ -68,10 +68,12 @@ class GLA(RecurrentMixer):
         self.heads, head_dim = heads_of(slot, config.heads, None)
         self.key_dim = max(1, int(head_dim * config.expand_k))
         self.value_dim = max(1, int(head_dim * config.expand_v))
+        self.sizes = (self.heads, self.key_dim, self.value_dim)
         keys, values = self.heads * self.key_dim, self.heads * self.value_dim
         self.widths = (keys, keys, values)
         self.qkv = nn.Linear(slot.dim, sum(self.widths), bias=False)
-        self.conv = ShortConv(sum(self.widths), config.conv) if config.conv else None
+        if config.conv:
+            self.conv = ShortConv(sum(self.widths), config.conv)
         self.decay = LowRank(slot, config.gate_rank, keys, bias=True)
         self.gate = nn.Linear(slot.dim, values, bias=False) if config.gate != "none" else None
         self.norm = OutputNorm(self.value_dim, gate=config.gate, norm=config.norm, eps=config.norm_eps)
@@ -85,31 +87,15 @@ class GLA(RecurrentMixer):
         if self.gate is not None:
             init_linear(self.gate, self._std)
 
-    def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
+    def inputs(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Inputs:
         qkv = self.qkv(x)  # (B, T, 2 H K + H V)
         qkv = qkv if self.conv is None else self.conv(qkv, tokens, state)
         q, k, v = qkv.split(self.widths, dim=-1)
         logits = at_least_fp32(self.decay(x))  # (B, T, H K)
         q, k, logits = (z.unflatten(-1, (self.heads, self.key_dim)) for z in (q, k, logits))  # (B, T, H, K)
-        y, matrix = recurrence(
-            q * self.key_dim**-0.5,
-            k,
-            v.unflatten(-1, (self.heads, self.value_dim)),
-            F.logsigmoid(logits) / self.config.gate_power,
-            state=None if state is None else state["matrix"],
-            mask=tokens.mask,
-            starts=tokens.starts,
-            chunk=self.config.chunk,
-        )  # (B, T, H, V), (B, H, K, V)
-        if state is not None:
-            state["matrix"] = matrix
-        return self.out(self.norm(y, None if self.gate is None else self.gate(x)))  # (B, T, D)
-
-    def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        shape = (batch, self.heads, self.key_dim, self.value_dim)
-        matrix = torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))
-        tail = {} if self.conv is None else {"tail": self.conv.empty(batch, device, dtype)}
-        return {"matrix": matrix, **tail}
+        v = v.unflatten(-1, (self.heads, self.value_dim))  # (B, T, H, V)
+        decay = F.logsigmoid(logits) / self.config.gate_power  # (B, T, H, K)
+        return Inputs(q * self.key_dim**-0.5, k, v, decay, rest=(x,))
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
         """The recurrence as written: decay, write and read, 2 a multiply-add; and the convolution."""

@@ -23,15 +23,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.blocks.api import Capability, Context, MixerConfig, Slot, Step
+from zoo.blocks.checks import check_mask, check_row
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.init import init_linear
+from zoo.blocks.matrix_mixer import Inputs, MatrixMixer
 from zoo.blocks.output_gate import GateName, OutputNorm
-from zoo.blocks.recurrent_mixer import RecurrentMixer, Tokens, heads_of
+from zoo.blocks.recurrent_mixer import Tokens, heads_of
 from zoo.blocks.short_conv import ShortConv
 from zoo.ops.features import elu_features, orthogonal_gaussian, positive_random_features, taylor_features
 from zoo.ops.linear_attention import key_value_sums, read_sums, row_attention
 from zoo.ops.precision import full_precision
-from zoo.ops.recurrence import at_least_fp32, recurrence
+from zoo.ops.recurrence import at_least_fp32
 from zoo.registry import ConfigError, register
 
 __all__ = ["CrossLinearAttention", "FeatureMap", "LinearAttention", "LinearAttentionConfig", "MemorySums"]
@@ -119,7 +121,7 @@ class FeatureMap(nn.Module):
         return f"{self.name}, width={self.width}"
 
 
-class LinearAttention(RecurrentMixer):
+class LinearAttention(MatrixMixer):
     """(B, T, D) -> (B, T, D), causal or two-sided. See LinearAttentionConfig for the choices."""
 
     def __init__(self, config: LinearAttentionConfig, slot: Slot) -> None:
@@ -131,11 +133,13 @@ class LinearAttention(RecurrentMixer):
         widest = BASED_WIDTH if config.feature_map == "taylor" else self.value_dim
         self.key_dim = config.key_dim or min(self.value_dim, widest)
         self.phi = FeatureMap(config, self.key_dim, slot)
+        self.sizes = (self.heads, self.phi.width, self.value_dim + config.normalise)
         keys, values = self.heads * self.key_dim, self.heads * self.value_dim
         self.widths, source = (keys, keys, values), slot.memory_dim or slot.dim
         self.q = nn.Linear(slot.dim, keys, bias=config.bias)
         self.kv = nn.Linear(source, keys + values, bias=config.bias)
-        self.conv = ShortConv(sum(self.widths), config.conv) if config.conv else None
+        if config.conv:
+            self.conv = ShortConv(sum(self.widths), config.conv)
         self.gate = nn.Linear(slot.dim, values, bias=False) if config.gate != "none" else None
         self.norm = OutputNorm(self.value_dim, gate=config.gate, norm=config.norm, eps=config.norm_eps)
         self.out = nn.Linear(values, slot.dim, bias=config.bias)
@@ -149,26 +153,21 @@ class LinearAttention(RecurrentMixer):
         if self.gate is not None:
             init_linear(self.gate, self._std)
 
-    def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
+    def inputs(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Inputs:
         qkv = torch.cat([self.q(x), self.kv(x)], dim=-1)  # (B, T, 2 H K + H V)
         qkv = qkv if self.conv is None else self.conv(qkv, tokens, state)
         q, k, v = qkv.split(self.widths, dim=-1)
-        q, k, v = self._queries(q), self._keys(k), self._values(v)  # (B, T, H, F) twice, (B, T, H, V + 1)
-        if not self.causal:
-            y = row_attention(q, k, v, mask=tokens.mask, starts=tokens.starts, chunk=self.config.chunk)
-            return self._read(y, x)
-        y, sums = recurrence(
-            q,
-            k,
-            v,
-            state=None if state is None else state["sums"],
-            mask=tokens.mask,
-            starts=tokens.starts,
-            chunk=self.config.chunk,
-        )  # (B, T, H, V + 1), (B, H, F, V + 1)
-        if state is not None:
-            state["sums"] = sums
-        return self._read(y, x)  # (B, T, D)
+        return Inputs(self._queries(q), self._keys(k), self._values(v), rest=(x,))
+
+    def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
+        if self.causal:
+            return super().mix(x, tokens, state)
+        made = self.inputs(x, tokens, None)
+        y = row_attention(made.q, made.k, made.v, mask=tokens.mask, starts=tokens.starts, chunk=self.config.chunk)
+        return self.outputs(y, made)
+
+    def outputs(self, y: Tensor, made: Inputs) -> Tensor:
+        return self._read(y, *made.rest)  # (B, T, D)
 
     def _queries(self, q: Tensor) -> Tensor:
         q = self.phi(q.unflatten(-1, (self.heads, self.key_dim)), query=True)  # (B, T, H, F)
@@ -188,14 +187,6 @@ class LinearAttention(RecurrentMixer):
             y, total = y.split([self.value_dim, 1], dim=-1)
             y = y / (total + self.config.eps)  # (B, T, H, V)
         return self.out(self.norm(y.to(x.dtype), None if self.gate is None else self.gate(x)))
-
-    def _empty_sums(self, batch: int, device: torch.device | str | None, dtype: torch.dtype) -> Tensor:
-        shape = (batch, self.heads, self.phi.width, self.value_dim + self.config.normalise)
-        return torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))
-
-    def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        tail = {} if self.conv is None else {"tail": self.conv.empty(batch, device, dtype)}
-        return {"sums": self._empty_sums(batch, device, dtype), **tail}
 
     def init_state(
         self, batch: int, max_len: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -228,8 +219,9 @@ class CrossLinearAttention(LinearAttention):
         super().__init__(config, slot)
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
+        check_row(x, context, self.where)
         if state is not None and state.filled:
-            sums = state["sums"]
+            sums = state["matrix"]
         else:
             sums = self._sums(context)  # (B, H, F, V + 1)
             if state is not None:
@@ -241,6 +233,7 @@ class CrossLinearAttention(LinearAttention):
     def _sums(self, context: Context) -> Tensor:
         if context.memory is None:
             raise ValueError(f"{self.where}: cross attention needs context.memory (B, S, D), got None")
+        check_mask(context.memory_mask, context.memory.shape[0], context.memory.shape[1], "memory_mask")
         _, keys, values = self.widths
         k, v = self.kv(context.memory).split([keys, values], dim=-1)
         return key_value_sums(self._keys(k), self._values(v), context.memory_mask)
@@ -249,7 +242,7 @@ class CrossLinearAttention(LinearAttention):
         self, batch: int, max_len: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> MemorySums:
         weight = self.out.weight
-        return MemorySums(sums=self._empty_sums(batch, device or weight.device, dtype or weight.dtype))
+        return MemorySums(**self.empty(batch, torch.device(device or weight.device), dtype or weight.dtype))
 
     def step(self, state: Any) -> Step | None:
         return (lambda x, context: self(x[:, None], context, state)[:, 0]) if state.filled else None  # (N, D)
@@ -266,4 +259,4 @@ class MemorySums(FixedState):
 
     def fill(self, sums: Tensor) -> None:
         """Keep the sums (B, H, F, V)."""
-        self["sums"], self.filled = sums, True
+        self["matrix"], self.filled = sums, True

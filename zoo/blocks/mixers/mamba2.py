@@ -19,15 +19,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.blocks.api import Context, Slot, Step
+from zoo.blocks.api import Slot
 from zoo.blocks.decay import init_log_uniform, init_step_bias, log_decay, step_size
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.init import init_linear
-from zoo.blocks.recurrent_mixer import RecurrentConfig, RecurrentMixer, Tokens
+from zoo.blocks.matrix_mixer import Inputs, MatrixMixer
+from zoo.blocks.recurrent_mixer import RecurrentConfig, Tokens
 from zoo.blocks.short_conv import ShortConv
-from zoo.ops.few_rows import few_rows
 from zoo.ops.gated import gated
-from zoo.ops.recurrence import recurrence, recurrence_step, shared_heads
 from zoo.ops.rms_norm import rms_norm
 from zoo.registry import ConfigError, register
 
@@ -87,7 +86,7 @@ class GroupRMSNorm(nn.Module):
         return f"{self.weight.shape[0]}, groups={self.groups}, eps={self.eps}"
 
 
-class Mamba2(RecurrentMixer):
+class Mamba2(MatrixMixer):
     """(B, T, D) -> (B, T, D). See Mamba2Config for the choices and the module docstring for the formula."""
 
     undecayed = ("A_log", "D", "dt_bias")
@@ -110,10 +109,12 @@ class Mamba2(RecurrentMixer):
                 f"choices: {', '.join(str(g) for g in range(1, self.heads + 1) if self.heads % g == 0)}",
                 slot.where,
             )
+        self.sizes = (self.heads, config.state_size, self.head_dim)
         shared = config.groups * config.state_size
         self.widths = (width, shared, shared)
         self.in_proj = nn.Linear(slot.dim, width + sum(self.widths) + self.heads, bias=config.bias)
-        self.conv = ShortConv(sum(self.widths), config.conv, bias=config.conv_bias) if config.conv else None
+        if config.conv:
+            self.conv = ShortConv(sum(self.widths), config.conv, bias=config.conv_bias)
         self.dt_bias = nn.Parameter(torch.empty(self.heads))
         self.A_log = nn.Parameter(torch.empty(self.heads))
         self.D = nn.Parameter(torch.empty(self.heads))
@@ -129,7 +130,7 @@ class Mamba2(RecurrentMixer):
         init_log_uniform(self.A_log, 1.0, 16.0)
         nn.init.ones_(self.D)
 
-    def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
+    def inputs(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Inputs:
         config = self.config
         z, xbc, step = self.in_proj(x).split((self.widths[0], sum(self.widths), self.heads), dim=-1)
         xbc = F.silu(xbc) if self.conv is None else self.conv(xbc, tokens, state)  # (B, T, C + 2 G N)
@@ -137,19 +138,11 @@ class Mamba2(RecurrentMixer):
         x = x.unflatten(-1, (self.heads, self.head_dim))  # (B, T, H, P)
         b, c = (part.unflatten(-1, (config.groups, config.state_size)) for part in (b, c))  # (B, T, G, N)
         step = step_size(step, self.dt_bias)  # (B, T, H)
-        y, matrix = recurrence(
-            c,
-            b,
-            step[..., None] * x,
-            log_decay(self.A_log, step),
-            state=None if state is None else state["matrix"],
-            mask=tokens.mask,
-            starts=tokens.starts,
-            chunk=config.chunk,
-        )  # (B, T, H, P), (B, H, N, P)
-        if state is not None:
-            state["matrix"] = matrix
-        y = (y + self.D[:, None] * x).flatten(2)  # (B, T, C)
+        return Inputs(c, b, step[..., None] * x, log_decay(self.A_log, step), rest=(x, z))
+
+    def outputs(self, y: Tensor, made: Inputs) -> Tensor:
+        x, z = made.rest  # (B, T, H, P), (B, T, C)
+        y = (y + self.D[:, None] * x).flatten(-2)  # (B, T, C)
         return self.out(self._gated(y, z.to(y.dtype)).to(z.dtype))  # (B, T, D)
 
     def _gated(self, y: Tensor, z: Tensor) -> Tensor:
@@ -157,34 +150,6 @@ class Mamba2(RecurrentMixer):
         if self.norm is None:
             return gated("silu", z, y)
         return gated("silu", z, self.norm(y)) if self.config.norm_before_gate else self.norm(gated("silu", z, y))
-
-    def step(self, state: FixedState) -> Step | None:
-        kept = state.tensors["matrix"]
-        wide = kept.dtype == self.A_log.dtype and not torch.is_autocast_enabled(kept.device.type)
-        if not wide or self.conv is None or state.document is not None:
-            return super().step(state)
-        in_proj, out = few_rows(self.in_proj), few_rows(self.out)
-        conv, heads, shared = self.conv.step(state), self.heads, (self.config.groups, self.config.state_size)
-        sizes, d = (self.widths[0], sum(self.widths), heads), self.D[:, None]
-
-        def step(x: Tensor, _: Context) -> Tensor:
-            z, xbc, step = in_proj(x).split(sizes, dim=1)
-            x, b, c = conv(xbc).split(self.widths, dim=1)
-            x = x.unflatten(1, (heads, -1))  # (N, H, P)
-            b, c = (shared_heads(part.unflatten(1, shared)[:, None], heads)[:, 0] for part in (b, c))  # (N, H, N)
-            step = F.softplus(step + self.dt_bias)  # (N, H)
-            decay = log_decay(self.A_log, step)
-            y, state["matrix"] = recurrence_step(c, b, step[..., None] * x, decay, None, None, state["matrix"])
-            state.advance_rows(1, None)
-            return out(self._gated(torch.addcmul(y, d, x).flatten(1), z))  # (N, D)
-
-        return step
-
-    def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        shape = (batch, self.heads, self.config.state_size, self.head_dim)
-        matrix = torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))
-        tail = {} if self.conv is None else {"tail": self.conv.empty(batch, device, dtype)}
-        return {"matrix": matrix, **tail}
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
         """The recurrence as written: decay, write and read, 5 a state; and the convolution."""

@@ -29,13 +29,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.blocks.api import Capability, Context, MixerConfig, NormConfig, PositionConfig, Slot, Step, Sublayer
+from zoo.blocks.checks import check_mask, check_row
+from zoo.blocks.held_keys import held_keys, visibility
 from zoo.blocks.init import init_linear
-from zoo.blocks.mixers.attention import _check_mask
 from zoo.blocks.norms import RMSNormConfig
 from zoo.blocks.positions.indices import token_positions
 from zoo.blocks.positions.rotary import naive_rope
 from zoo.blocks.positions.rotary_scaling import YarnScalingConfig
-from zoo.blocks.state import CrossState, Keys, KVState
+from zoo.blocks.state import CrossState, KVState
 from zoo.ops.attention import BiasFunction, attention, attention_maps, one_query_attention
 from zoo.ops.visibility import Visibility
 from zoo.registry import ConfigError, part, register
@@ -166,8 +167,8 @@ class LatentAttention(Sublayer):
             self._up_projections()[1].mul_(self._gain)
 
     def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
-        b, t, _ = x.shape
-        _check_mask(context.token_mask, b, t, "token_mask")
+        check_row(x, context, self.where)
+        t = x.shape[1]
         q, rows, visible, bias = (self._read_memory if self.cross else self._read_self)(x, context, state)
         absorbed = state is not None and self._absorbs(t, rows.shape[2])
         if absorbed:
@@ -259,31 +260,23 @@ class LatentAttention(Sublayer):
         return type(up) is nn.Linear and not up._forward_hooks and not up._forward_pre_hooks
 
     def _read_self(self, x: Tensor, context: Context, state: Any) -> tuple[Tensor, Tensor, Visibility, Any]:
-        b, t, _ = x.shape
-        mask, documents, positions = context.token_mask, context.documents, None
+        t = x.shape[1]
+        mask, positions = context.token_mask, None
         if self.rotary is not None or self.bias is not None:
             seen = state.seen if state is not None else None
             positions = token_positions(t, context, offset=seen, device=x.device)  # (T,) or (B, T)
         q, rows = self._project(x, positions, context)  # (B, H, T, n + R), (B, 1, T, c + R)
-        tags = {"documents": documents, "positions": positions if self.bias is not None else None}
-        tags = {name: tag for name, tag in tags.items() if tag is not None}
-        if state is None:
-            index = context.once(("index", t, x.device, mask), lambda: Visibility.row_index(t, mask, 0, x.device))
-            held = Keys(rows, rows, index, mask, index, everything=False, tags=tags, contiguous=mask is None)
-        else:
-            if documents is None and "documents" in state.tags:
-                raise ValueError(f"{self.where}: the state holds packed documents; give context.documents (B, T) again")
-            held = state.update(rows, rows[..., :0], mask, **{name: tag.expand(b, -1) for name, tag in tags.items()})
-        visible = Visibility(
-            query_index=held.query_index,
-            key_index=held.index,
-            key_mask=held.mask,
-            query_documents=documents,
-            key_documents=held.tags.get("documents"),
-            causal=self.causal and not held.past,
-            contiguous=held.contiguous,
-            everything=held.everything and documents is None,
+        key = ("index", t, x.device, mask)
+        held = held_keys(
+            rows,
+            rows[..., :0],
+            context,
+            state,
+            index=lambda: context.once(key, lambda: Visibility.row_index(t, mask, 0, x.device)),
+            positions=positions if self.bias is not None else None,
+            where=self.where,
         )
+        visible = visibility(held, context, causal=self.causal)
         return q, held.keys, visible, self._bias(positions, held.tags.get("positions"))
 
     def _read_memory(self, x: Tensor, context: Context, state: Any) -> tuple[Tensor, Tensor, Visibility, Any]:
@@ -292,7 +285,7 @@ class LatentAttention(Sublayer):
             if context.memory is None:
                 raise ValueError(f"{self.where}: cross attention needs context.memory (B, S, D), got None")
             mask = context.memory_mask
-            _check_mask(mask, b, context.memory.shape[1], "memory_mask")
+            check_mask(mask, b, context.memory.shape[1], "memory_mask")
             rows = self.kv_norm(self.kv_down(context.memory)).unsqueeze(1)  # (B, 1, S, c)
             if state is not None:
                 state.fill(rows, rows[..., :0], mask)

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from zoo.blocks.api import Context, PositionConfig, Slot
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.init import init_linear
+from zoo.blocks.matrix_mixer import Inputs, MatrixMixer
 from zoo.blocks.output_gate import GateName, OutputNorm
 from zoo.blocks.positions.indices import token_positions
 from zoo.blocks.positions.rotary import RopeConfig
-from zoo.blocks.recurrent_mixer import RecurrentConfig, RecurrentMixer, Tokens, heads_of
-from zoo.ops.recurrence import recurrence
+from zoo.blocks.recurrent_mixer import RecurrentConfig, Tokens, heads_of
 from zoo.registry import ConfigError, part, register
 
 __all__ = ["Retention", "RetentionConfig", "retention_decay"]
@@ -63,7 +63,7 @@ def retention_decay(
     return torch.log1p(-torch.exp2(-5.0 - torch.arange(heads, dtype=dtype, device=device)))
 
 
-class Retention(RecurrentMixer):
+class Retention(MatrixMixer):
     """(B, T, D) -> (B, T, D). See RetentionConfig for the choices and the module docstring for the formula."""
 
     def __init__(self, config: RetentionConfig, slot: Slot) -> None:
@@ -71,6 +71,7 @@ class Retention(RecurrentMixer):
         self.config, self.where = config, slot.where
         self.heads, self.key_dim = heads_of(slot, config.heads, config.head_dim)
         self.value_dim = max(1, int(self.key_dim * config.expand_v))
+        self.sizes = (self.heads, self.key_dim, self.value_dim)
         keys, values = self.heads * self.key_dim, self.heads * self.value_dim
         self.widths = (keys, keys, values)
         self.qkv = nn.Linear(slot.dim, sum(self.widths), bias=False)
@@ -88,40 +89,27 @@ class Retention(RecurrentMixer):
         if self.gate is not None:
             init_linear(self.gate, self._std)
 
-    def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
+    def inputs(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Inputs:
         q, k, v = self.qkv(x).split(self.widths, dim=-1)
         q, k = (z.unflatten(-1, (self.heads, self.key_dim)) for z in (q, k))  # (B, T, H, K)
         v = v.unflatten(-1, (self.heads, self.value_dim))  # (B, T, H, V)
         if self.rotary is not None:
             q, k = self._rotated(q, k, tokens, state)
         wide = torch.promote_types(q.dtype, torch.float32)
-        y, matrix = recurrence(
-            q * self.key_dim**-0.5,
-            k,
-            v,
-            retention_decay(self.heads, dtype=wide, device=x.device),
-            state=None if state is None else state["matrix"],
-            mask=tokens.mask,
-            starts=tokens.starts,
-            chunk=self.config.chunk,
-        )  # (B, T, H, V), (B, H, K, V)
-        if state is not None:
-            state["matrix"] = matrix
-        return self.out(self.norm(y, None if self.gate is None else self.gate(x)))  # (B, T, D)
+        decay = retention_decay(self.heads, dtype=wide, device=x.device)  # (H,)
+        return Inputs(q * self.key_dim**-0.5, k, v, decay, rest=(x,))
 
     def _rotated(self, q: Tensor, k: Tensor, tokens: Tokens, state: FixedState | None) -> tuple[Tensor, Tensor]:
         """By given positions, or counted on from what the state has seen, over documents too: only distances matter."""
         assert self.rotary is not None
         context, positions = Context(memo=tokens.memo), tokens.positions
+        one = q.dim() == 3  # (N, H, K) of one new token
         if positions is None:
             seen = None if state is None else state.seen
-            positions = token_positions(q.shape[1], context, offset=seen, device=q.device)  # (T,) or (B, T)
-        q, k = self.rotary(q.transpose(1, 2), k.transpose(1, 2), positions, context)  # (B, H, T, K)
-        return q.transpose(1, 2), k.transpose(1, 2)
-
-    def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        shape = (batch, self.heads, self.key_dim, self.value_dim)
-        return {"matrix": torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))}
+            positions = token_positions(1 if one else q.shape[1], context, offset=seen, device=q.device)
+        q, k = (z[:, :, None] if one else z.transpose(1, 2) for z in (q, k))
+        q, k = self.rotary(q, k, positions, context)  # (B, H, T, K)
+        return (q[:, :, 0], k[:, :, 0]) if one else (q.transpose(1, 2), k.transpose(1, 2))
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
         """The recurrence as written: decay, write and read, 2 a multiply-add."""

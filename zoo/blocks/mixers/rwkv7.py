@@ -31,9 +31,10 @@ from zoo.blocks.api import Slot
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.init import init_linear
 from zoo.blocks.low_rank import LowRank
-from zoo.blocks.recurrent_mixer import RecurrentConfig, RecurrentMixer, Tokens, heads_of
+from zoo.blocks.matrix_mixer import Inputs, MatrixMixer
+from zoo.blocks.recurrent_mixer import RecurrentConfig, Tokens, heads_of
 from zoo.ops.features import unit
-from zoo.ops.recurrence import at_least_fp32, recurrence
+from zoo.ops.recurrence import at_least_fp32
 from zoo.registry import register
 
 __all__ = ["RWKV7", "RWKV7Config", "token_shift"]
@@ -69,7 +70,7 @@ class RWKV7Config(RecurrentConfig):
         return RWKV7(self, slot)
 
 
-class RWKV7(RecurrentMixer):
+class RWKV7(MatrixMixer):
     """(B, T, D) -> (B, T, D). See RWKV7Config for the choices and the module docstring for the formula."""
 
     undecayed = ("mix_weights", "bonus")
@@ -78,6 +79,7 @@ class RWKV7(RecurrentMixer):
         super().__init__()
         self.config, self.where = config, slot.where
         self.heads, self.head_dim = heads_of(slot, config.heads, config.head_dim)
+        self.sizes = (self.heads, self.head_dim, self.head_dim)
         self.dim, width = slot.dim, self.heads * self.head_dim
         self.layer, self.depth = slot.layer, slot.depth
         self.values = ("rwkv7 values", width)  # where the first layer's values are found
@@ -128,32 +130,26 @@ class RWKV7(RecurrentMixer):
         self.norm.weight.fill_(((self.layer + 1) / self.depth) ** 0.7)
         self.norm.bias.zero_()
 
-    def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
+    def inputs(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Inputs:
         before, last = token_shift(x, tokens, None if state is None else state["shift"])  # (B, T, D), (B, 1, D)
-        xr, xw, xk, xv, xa, xg = (x + (before - x) * weights for weights in self.mix_weights)  # (B, T, D)
+        if state is not None:
+            state["shift"] = last
+        weights = self.mix_weights.view(len(MIXES), *[1] * (x.dim() - 1), -1)
+        xr, xw, xk, xv, xa, xg = x + (before - x) * weights  # 6 (B, T, D)
         r, k, v = self.receptance(xr), self.key(xk), self._values(xv, tokens)  # (B, T, H K)
         decay = -math.exp(-0.5) * torch.sigmoid(at_least_fp32(self.decay(xw)))
         rate = torch.sigmoid(at_least_fp32(self.rate(xa)))
         kappa = unit(self._heads(at_least_fp32(k * self.removal_scale)), eps=1e-12)  # (B, T, H, K)
         k = k * (1.0 + (rate - 1.0) * self.rate_scale)
         r, k, v, decay, rate = (self._heads(part) for part in (r, k, v, decay, rate))  # (B, T, H, K)
-        y, matrix = recurrence(
-            r,
-            k,
-            v,
-            decay,
-            -rate * kappa,
-            kappa * torch.exp(-decay),  # the recurrence reads what is left after the decay, which is at least 0.54
-            state=None if state is None else state["matrix"],
-            mask=tokens.mask,
-            starts=tokens.starts,
-            chunk=self.config.chunk,
-        )  # (B, T, H, K), (B, H, K, K)
-        if state is not None:
-            state["shift"], state["matrix"] = last, matrix
-        y = self.norm(y.flatten(2).flatten(0, 1)).view(*y.shape)  # (B, T, H, K)
+        removed = kappa * torch.exp(-decay)  # what is read is left after the decay, which is at least 0.54
+        return Inputs(r, k, v, decay, a=-rate * kappa, b=removed, rest=(self.gate(xg),))
+
+    def outputs(self, y: Tensor, made: Inputs) -> Tensor:
+        r, k, v, (gate,) = made.q, made.k, made.v, made.rest
+        y = self.norm(y.reshape(-1, self.heads * self.head_dim)).view(y.shape)  # (B, T, H, K)
         y = y + (r * k * self.bonus).sum(-1, keepdim=True).to(v.dtype) * v
-        return self.out(y.flatten(2) * self.gate(xg))  # (B, T, D)
+        return self.out(y.flatten(-2) * gate)  # (B, T, D)
 
     def _values(self, x: Tensor, tokens: Tokens) -> Tensor:
         """x (B, T, D) -> values (B, T, H K), with a share of the first layer's."""
@@ -171,9 +167,8 @@ class RWKV7(RecurrentMixer):
         return x.unflatten(-1, (self.heads, self.head_dim))
 
     def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        shape = (batch, self.heads, self.head_dim, self.head_dim)
-        matrix = torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))
-        return {"matrix": matrix, "shift": torch.zeros(batch, 1, self.dim, device=device, dtype=dtype)}
+        shift = torch.zeros(batch, 1, self.dim, device=device, dtype=dtype)
+        return {**super().empty(batch, device, dtype), "shift": shift}
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
         """The recurrence as written: decay, read, two writes and the output, 2 a multiply-add; and the bonus."""
@@ -185,7 +180,10 @@ def token_shift(x: Tensor, tokens: Tokens, last: Tensor | None) -> tuple[Tensor,
     """x (B, T, D) -> for each token the one before it (B, T, D), and the row's last real token (B, 1, D).
 
     last: the token before x (B, 1, D); None: zeros. Zeros too where a document begins.
+    For x (N, D), one new token of each row, it is `last` itself.
     """
+    if x.dim() == 2 and last is not None:
+        return last[:, 0].to(x.dtype), x[:, None]
     joined = torch.cat([x.new_zeros(x.shape[0], 1, x.shape[2]) if last is None else last.to(x.dtype), x], dim=1)
     before = joined[:, :-1]
     if tokens.starts is not None:

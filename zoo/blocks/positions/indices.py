@@ -46,6 +46,8 @@ def document_index(documents: Tensor, token_mask: Tensor | None = None) -> Tenso
 
     A document is a run of real tokens with one id. Masked tokens never start one, whatever their id.
     """
+    if documents.numel() == 0:  # no row or no token
+        return documents.long()
     tokens = torch.arange(documents.shape[-1], device=documents.device).expand_as(documents)  # (B, T)
     last = tokens if token_mask is None else torch.where(token_mask, tokens, -1).cummax(-1).values
     before = F.pad(last[:, :-1], (1, 0), value=-1)  # (B, T) index of the last real token before t, -1 where none

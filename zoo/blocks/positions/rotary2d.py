@@ -54,6 +54,16 @@ class Rope2d(nn.Module):
         self._key = repr(config)
 
     def forward(self, q: Tensor, k: Tensor, positions: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        cos, sin = self._tables(q, positions, context)
+        return rotate(q, cos, sin, self.config.layout), rotate(k, cos, sin, self.config.layout)
+
+    def turn(self, x: Tensor, positions: Tensor, context: Context) -> Tensor:
+        """x (B, H, T, K) rotated, queries and keys side by side in one call: a causal step over the grid."""
+        cos, sin = self._tables(x, positions, context)
+        return rotate(x, cos, sin, self.config.layout)
+
+    def _tables(self, q: Tensor, positions: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """cos and signed sin (T, R) or (B, 1, T, R), made once a pass."""
         width = rotary_width(q.shape[-1], self.config.fraction, 4, self.where)
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         grid, prefix = (self.grid, self.prefix) if context.grid is None else (context.grid, context.prefix)
@@ -71,8 +81,7 @@ class Rope2d(nn.Module):
             return rotary_tables(angles, self.config.layout)
 
         key = ("rope2d", self._key, width, given, tuple(grid), prefix, dtype, str(q.device))
-        cos, sin = context.once(key, make)
-        return rotate(q, cos, sin, self.config.layout), rotate(k, cos, sin, self.config.layout)
+        return context.once(key, make)
 
     def angles(self, index: Tensor, columns: int, prefix: int, width: int, dtype: torch.dtype) -> Tensor:
         """Angles (T, R/2) or (B, T, R/2) of tokens (T,) or (B, T), counted over prefix and grid."""
