@@ -134,7 +134,7 @@ def _age(starts: Tensor) -> Tensor:
 
 def _others(age: Tensor | None, lag: int) -> tuple[Tensor, ...] | None:
     """Rows and places of the tokens that another document stands `lag` tokens before. They are few: what they gain from
-    a tap is taken back, which costs half of a mask over all."""
+    a tap is taken back."""
     return None if age is None or lag == 0 else (age < lag).nonzero(as_tuple=True)
 
 
