@@ -23,6 +23,7 @@ exponential is at most 1: decays near 0, and exactly 0, need no guard.
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +59,8 @@ def recurrence(
     check_shapes(q, k, v, decay, a, b, state, mask, starts)
     heads, length, out_dtype = v.shape[2], v.shape[1], v.dtype
     form = chosen("recurrence", v.device, v.dtype) if length > 1 else "torch"
+    if form == "numba" and q.shape[2] < heads and a is None and (decay is None or decay.dim() < 4):
+        form = "torch"  # wide products beat the loops: 0.7 of their time (benchmarks.speed mixers case=mamba2-2048)
     starts = starts if starts is None or mask is None else starts & mask
     given = [x for x in (q, k, v, decay, a, b, state) if x is not None]
     dtype = reduce(torch.promote_types, [x.dtype for x in given], torch.float32)
@@ -78,8 +81,8 @@ def recurrence(
 
             out, final = compiled_recurrence(q, k, v, decay, a, b, state)
             return out.to(out_dtype), final
-        q, k = shared_heads(q, heads), shared_heads(k, heads)
         if length == 1:
+            q, k = shared_heads(q, heads), shared_heads(k, heads)
             turn = [x if x is None or x.dim() == 1 else x[:, 0] for x in (q, k, v, decay, a, b)]
             out, state = recurrence_step(*turn, state)  # type: ignore[arg-type]
             return out[:, None].to(out_dtype), state  # type: ignore[return-value]
@@ -150,10 +153,13 @@ def chunked_recurrence(
 ) -> tuple[Tensor, Tensor]:
     """The recurrence in chunks of `chunk` tokens, made of matrix products; a Python loop runs over chunks only.
 
-    q, k, a, b (B, T, H, K), v (B, T, H, V), decay (H,), (B, T, H) or (B, T, H, K), state (B, H, K, V).
+    q, k (B, T, G, K), a, b (B, T, H, K), v (B, T, H, V), decay (H,), (B, T, H) or (B, T, H, K), state (B, H, K, V).
     """
     length = v.shape[1]
     c = min(chunk, length)
+    if a is None and (decay is None or decay.dim() < 4):
+        return _chunked_by_head(q, k, v, decay, state, c)
+    q, k = shared_heads(q, v.shape[2]), shared_heads(k, v.shape[2])
     c = c if decay is None or decay.dim() < 4 else 1 << (c - 1).bit_length()  # see _pairs_by_channel
     g = None if decay is None else _chunked_decay(decay, length, c)  # (B, n, H, c, 1 or K)
     to_here, to_end, whole = (None, None, None) if g is None else _decays(g)
@@ -161,7 +167,9 @@ def chunked_recurrence(
     written = _decayed(k, to_end).mT @ v  # (B, n, H, K, V)
     if a is None or b is None:
         ((qk,),) = _pairs([q], [k], g)  # (B, n, H, c, c)
-        seen, state = _diagonal_scan(whole, written, state)  # (B, n, H, K, V) states that the chunks start from
+        seen, state = _diagonal_scan(
+            None if whole is None else whole.mT, written, state
+        )  # (B, n, H, K, V) before chunks
         out = _decayed(q, to_here) @ seen + qk @ v  # (B, n, H, c, V)
         return _tokens(out, length), state
     a, b = _chunks(a, c), _chunks(b, c)
@@ -177,6 +185,36 @@ def chunked_recurrence(
     u = of_state @ seen + of_values  # (B, n, H, c, V)
     out = _decayed(q, to_here) @ seen + qa @ u + qk @ v
     return _tokens(out, length), state
+
+
+def _chunked_by_head(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, state: Tensor, c: int
+) -> tuple[Tensor, Tensor]:
+    """The same where a head has one decay: values are decayed instead of keys, outputs instead of queries, so that the
+    S heads that share q and k are one matrix product of width S V (Dao & Gu 2024, arXiv:2405.21060, section 6).
+
+    q, k (B, T, G, K), v (B, T, H, V), decay (H,) or (B, T, H), state (B, H, K, V).
+    """
+    length, width, groups = v.shape[1], v.shape[3], q.shape[2]
+    q, k = _chunks(q, c), _chunks(k, c)  # (B, n, G, c, K)
+    v = _chunks(v.unflatten(2, (groups, -1)).flatten(3), c).unflatten(-1, (-1, width))  # (B, n, G, c, S, V)
+    qk = (q @ k.mT)[:, :, :, None]  # (B, n, G, 1, c, c)
+    late, whole, to_here = v, None, None
+    if decay is None:
+        qk = qk.tril()
+    else:
+        g = _chunked_decay(decay, length, c).unflatten(2, (groups, -1))  # (B, n, G, S, c, 1)
+        qk = qk * _between(g)  # (B, n, G, S, c, c)
+        to_here, to_end, whole = (x.transpose(3, 4) for x in _decays(g))  # (B, n, G, c, S, 1); whole: one for all c
+        late = v * to_end
+        whole = whole.expand(*whole.shape[:-1], width).flatten(-2)  # (B, n, G, 1, S V)
+    written = k.mT @ late.flatten(-2)  # (B, n, G, K, S V)
+    wide = state.unflatten(1, (groups, -1)).transpose(2, 3).flatten(3)  # (B, G, K, S V)
+    seen, wide = _diagonal_scan(whole, written, wide)  # (B, n, G, K, S V)
+    out = _decayed((q @ seen).unflatten(-1, (-1, width)), to_here)  # (B, n, G, c, S, V)
+    out = out + (qk @ v.transpose(3, 4)).transpose(3, 4)
+    final = wide.unflatten(-1, (-1, width)).transpose(2, 3).flatten(1, 2)  # (B, H, K, V)
+    return _tokens(out.flatten(-2), length).unflatten(-1, (-1, width)).flatten(2, 3), final
 
 
 def _decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -202,10 +240,35 @@ def _pairs(xs: list[Tensor], ys: list[Tensor], g: Tensor | None) -> list[list[Te
 
 def _between(g: Tensor) -> Tensor:
     """(..., c, 1) -> (..., c, c): exp(g_{j+1} + ... + g_i) at [i, j], zero above the diagonal."""
-    c = g.shape[-2]
-    later = torch.ones(c, c, dtype=torch.bool, device=g.device).triu(1)  # i > j at [j, i]
-    sums = g.mT.expand(*g.shape[:-2], c, c).masked_fill(~later, 0.0).cumsum(-1)
-    return sums.masked_fill(later.mT, -torch.inf).exp().mT
+    return _Between.apply(g)  # type: ignore[return-value]
+
+
+class _Between(torch.autograd.Function):
+    """With a backward of two sums and one running sum instead of one for each of these operations."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(g: Tensor) -> Tensor:
+        c = g.shape[-2]
+        later = torch.ones(c, c, dtype=torch.bool, device=g.device).triu(1)  # i > j at [j, i]
+        sums = g.mT.expand(*g.shape[:-2], c, c).masked_fill(~later, 0.0).cumsum(-1)
+        return sums.masked_fill(later.mT, -torch.inf).exp().mT
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        """g_t stands in all pairs j < t <= i: those of rows from t on, without those of columns from t on."""
+        of_sums = grad * ctx.saved_tensors[0]  # (..., c, c)
+        return _sums_from((of_sums.sum(-1) - of_sums.sum(-2))[..., None])
+
+
+def _sums_from(x: Tensor) -> Tensor:
+    """(..., c, 1) -> sums of each token and what stands after it."""
+    return x.flip(-2).cumsum(-2).flip(-2)
 
 
 def _pairs_by_channel(xs: list[Tensor], ys: list[Tensor], g: Tensor) -> list[list[Tensor]]:
@@ -240,7 +303,7 @@ def _diagonal_scan(whole: Tensor | None, written: Tensor, state: Tensor) -> tupl
     """States (B, n, H, K, V) before each chunk and the last one, of S <- whole S + written."""
     before = []
     chunks = written.unbind(1)
-    factors = [None] * len(chunks) if whole is None else whole.mT.expand(-1, len(chunks), -1, -1, -1).unbind(1)
+    factors = [None] * len(chunks) if whole is None else whole.expand(-1, len(chunks), -1, -1, -1).unbind(1)
     for factor, new in zip(factors, chunks, strict=True):
         before.append(state)
         state = state + new if factor is None else torch.addcmul(new, factor, state)
