@@ -16,6 +16,7 @@ LAYERS = {
     "zoo/ops": 1,
     "zoo/blocks": 2,
     "zoo/models": 3,
+    "zoo/diffusion": 3,
     "zoo/interop": 4,
     "zoo/inspection": 4,
     "zoo/generation": 4,
