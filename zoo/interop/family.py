@@ -208,7 +208,16 @@ def _names_first(path: str) -> tuple[str, bool, str]:
 
 
 _BALANCE = ("balance", "sequence_balance", "z_loss", "bias_rate", "capacity")
-_TRAINING = ("init_std", "scale_branches", "checkpointing", "drop_path", "dropout", "embedding_std", "head_dropout")
+_TRAINING = (
+    "init_std",
+    "scale_branches",
+    "checkpointing",
+    "drop_path",
+    "dropout",
+    "embedding_std",
+    "head_dropout",
+    "context",
+)
 
 
 def _computed(config: ModelConfig) -> dict[str, Any]:

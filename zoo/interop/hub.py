@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from zoo.interop import (
     hf_bart,
     hf_bert,
+    hf_decision,
     hf_deepseek,
     hf_electra,
     hf_gpt2,
@@ -39,6 +40,7 @@ from zoo.interop.family import Family, experts
 from zoo.interop.weights import load_weights, stored
 from zoo.models import electra
 from zoo.models.bert import BERTConfig
+from zoo.models.decision import DecisionConfig
 from zoo.models.electra import ELECTRAConfig
 from zoo.models.gpt import GPTConfig
 from zoo.models.t5 import T5Config
@@ -88,6 +90,7 @@ FAMILIES: dict[str, Family] = {
         hf_switch.SWITCH,
         hf_bart.BART,
         hf_bart.MARIAN,
+        hf_decision.DECISION,
         _VIT,
     )
 }
@@ -124,7 +127,7 @@ def from_hf(
         config = family.config_from(plain, weights, str(folder / "config.json"))
         with torch.device("meta"):
             model = config.build()
-        if isinstance(family, _ViTFamily):
+        if isinstance(family, _ViTFamily | hf_decision.DecisionFamily):  # maps of whole state dicts
             pairs = iter(family.from_huggingface(dict(weights), config).items())
         else:
             pairs = load_weights(family.rules(config), weights, weights.__getitem__)
@@ -157,6 +160,8 @@ def _model_type(config: Any) -> str:
     """The model_type whose class is nearest to a config; whether it fits is checked afterwards."""
     if isinstance(config, ViTConfig):
         return "vit"
+    if isinstance(config, DecisionConfig):
+        return "decision_transformer"
     if isinstance(config, T5Config):
         return "t5" if experts(config) is None else "switch_transformers"
     if isinstance(config, OriginalTransformerConfig):
