@@ -33,13 +33,16 @@ class Outcome:
     """(N,) int64"""
 
 
-def make_environments(environment: Environment, rows: int) -> Any:
-    """A gymnasium vector environment. Raises ConfigError where its environment is not known or not installed."""
+def make_environments(environment: Environment, rows: int, **choices: Any) -> Any:
+    """A gymnasium vector environment; `choices`, such as render_mode, go to its environments.
+
+    Raises ConfigError where the environment is not known or not installed.
+    """
     gymnasium = environments()
     if not environment.id:
         raise ConfigError("the data set names no environment to act in", "data")
     try:
-        return gymnasium.make_vec(environment.id, rows, vectorization_mode="sync", **environment.kwargs)
+        return gymnasium.make_vec(environment.id, rows, vectorization_mode="sync", **environment.kwargs, **choices)
     except Exception as error:  # whatever an environment's constructor does
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"cannot make the environment '{environment.id}': {why}", "data") from None
@@ -58,20 +61,23 @@ def rollout(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     watch: Callable[[Any], None] | None = None,
+    **choices: Any,
 ) -> Outcome:
     """One episode a row: `targets` are the returns asked for, `seeds` those of the environments.
 
-    policy: makes one for so many rows. greedy: (N,) bool, the rows that take the likeliest action; None: none. Continuous
-    actions are never drawn. seed: of the draws. watch: called with the vector environment before each step.
+    policy: makes one for so many rows. greedy: (N,) bool, the rows that take the likeliest action; None: none. seed: of
+    the draws; continuous actions are never drawn. watch: called with the vector environment before each step. choices:
+    of `make_environments`.
     """
     rows = len(targets)
-    envs = make_environments(environment, rows)
+    envs = make_environments(environment, rows, **choices)
     try:
         observed, _ = envs.reset(seed=list(seeds))
         acting = policy(rows)
         draw = torch.Generator().manual_seed(seed_of("rollout", seed))
         greedy = torch.zeros(rows, dtype=torch.bool) if greedy is None else greedy
         left = torch.tensor(targets, dtype=torch.float64)
+        most = left.clamp(min=scaling.most_return)
         returns, lengths = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64)
         alive = torch.arange(rows)  # those that the policy still holds, some of which may have ended
         running = torch.ones(rows, dtype=torch.bool)
@@ -81,7 +87,7 @@ def rollout(
                 watch(envs)
             states = flat_observations(envs.single_observation_space, observed, rows)  # (N, S)
             states = scaling.states(torch.from_numpy(states))[alive]
-            wanted = left.clamp(min=scaling.least_return)[alive] / scaling.return_scale
+            wanted = left.clamp(min=scaling.least_return).minimum(most)[alive] / scaling.return_scale
             before = None if taken is None else taken[alive]
             inputs = states.to(device, dtype), wanted.to(device, dtype)
             said = acting.act(*inputs, step, _moved(before, device, dtype)).cpu()  # (M, A)

@@ -7,8 +7,8 @@
 At a rollout R_0 is the return that is wanted, and R_{t+1} = R_t - r_t. Without return-to-go (`return_to_go: false`) two
 tokens a step remain, and the same network is behaviour cloning.
 
-Actions are discrete (logits) or continuous (in -1 .. 1, by tanh). Order is told by the timesteps alone, so the stack has
-no positions of its own by default; the paper's code empties GPT-2's for the same reason. States are vectors: the
+Actions are discrete (logits) or continuous (in -1 .. 1, by tanh). Order is told by the timesteps alone, so the stack
+has no positions of its own by default; the paper's code empties GPT-2's for the same reason. States are vectors: the
 paper's convolutions over Atari's screens are left out.
 """
 

@@ -89,7 +89,8 @@ class Scaling:
     return_scale: float
     """Returns-to-go are divided by it."""
     least_return: float
-    """Smallest return-to-go of the training data: at a rollout what is left never falls below it."""
+    most_return: float
+    """Of the training data's returns-to-go: at a rollout what is left stays between them, or up to what was asked."""
 
     def states(self, states: Tensor) -> Tensor:
         """(..., S) standardised, float32."""
@@ -241,6 +242,7 @@ def control_data(config: ControlDataConfig, episodes: Episodes, environment: Env
         std=tuple(round(value, 6) if value > 1e-6 else 1.0 for value in std.tolist()),
         return_scale=_scale(float(train.returns_to_go.abs().max())),
         least_return=float(train.returns_to_go.min()),
+        most_return=float(train.returns_to_go.max()),
     )
     targets = config.targets or (best, best / 2)
     content = digest(episodes.states, episodes.actions, episodes.rewards, episodes.lengths)

@@ -26,4 +26,5 @@ class MountainCar(ScriptedConfig):
     curve: tuple[float, ...] = (-200.0,)
 
     def act(self, observation: np.ndarray, skill: Any, env: Any, draw: np.random.Generator) -> int:
-        return int(2 if observation[1] >= 0 else 0) if draw.random() < skill else 1
+        push = 2 if observation[1] >= 0 else 0
+        return push if draw.random() < skill else 1
