@@ -4,8 +4,8 @@
     adaln         x + f(N(x) (1 + s) + b)
     adaln_zero    x + g * f(N(x) (1 + s) + b)          starts as the identity, since all three start at 0
 
-N has no weights of its own. A family that has the condition at hand once per pass gives its stack a shared `Modulation`:
-one matrix product then serves all layers. Adaptive norms: Perez et al. 2017, arXiv:1709.07871.
+N has no weights of its own. A family may give its stack a shared `Modulation`: one matrix product then serves all
+layers. Norms told by a condition: Perez et al. 2017, arXiv:1709.07871.
 """
 
 from __future__ import annotations
@@ -105,12 +105,11 @@ class AdaLN(Residual):
     def modulations(self, context: Context) -> Sequence[Tensor]:
         """Shift, scale and, with a gate, gate: (B, 1, D) each."""
         cond = context.cond
-        if cond is None:
-            raise ValueError("adaln needs context.cond (B, C), got None")
-        if self.modulation is not None:
-            if not isinstance(cond, Tensor):
-                raise ValueError("adaln with a projection of its own needs context.cond (B, C), got projected vectors")
+        if isinstance(cond, Tensor) and self.modulation is not None:
             cond = self.modulation(cond)
+        elif isinstance(cond, Tensor) or cond is None or self.modulation is not None:
+            wanted = "the vectors of the shared Modulation" if self.modulation is None else "(B, C)"
+            raise ValueError(f"adaln needs context.cond, {wanted}, got {type(cond).__name__}")
         return cond[self.place]
 
     def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:

@@ -47,7 +47,7 @@ class DDPMConfig(ProcessConfig):
     schedule: Literal["linear", "cosine"] = "linear"
     predict: Literal["noise", "velocity", "image"] = "noise"
     learned_sigma: bool = True
-    """The denoiser returns twice the channels, and the second half interpolates the log variance between the posterior's
+    """The denoiser returns twice the channels; the second half interpolates the log variance between the posterior's
     (at -1) and beta (at 1)."""
     vlb_weight: Annotated[float, Field(ge=0)] = 0.001
     """Weight of the whole bound, T L_t, in the loss of a learned variance."""

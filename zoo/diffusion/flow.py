@@ -14,6 +14,7 @@ equation 23).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import torch
@@ -83,7 +84,7 @@ class Flow:
         times = self._shifted(torch.linspace(1.0, 0.0, count + 1, dtype=torch.float64)).tolist()
         noise = SampleNoise(seeds, device)
         x = noise(shape)  # (B, C, H, W)
-        for now, then in zip(times, times[1:], strict=False):
+        for now, then in pairwise(times):
             velocity = self._ask(denoise, x, x.new_full((len(noise),), now))
             expected = x - now * velocity
             if heun and then > 0:

@@ -1,4 +1,4 @@
-"""Diffusion Transformer: noisy image, time and class -> what the diffusion asks for. Peebles & Xie 2022, arXiv:2212.09748.
+"""Diffusion Transformer: a noisy image, a time and a class -> a prediction. Peebles & Xie 2022, arXiv:2212.09748.
 
     x (B, C, H, W) -> patches (B, h w, D) + fixed 2-d positions -> stack -> norm, linear -> (B, C or 2 C, H, W)
     t (B,), labels (B,) -> time (B, D), class (B, D)
@@ -84,7 +84,7 @@ class DiTConfig(TransformerConfig):
         if self.residual not in (None, asked):
             raise ConfigError(
                 f"'{self.residual.registered_name}' does not fit conditioning='{self.conditioning}', which is a "
-                "residual connection itself; choices: leave residual unset, or conditioning=cross_attention, in_context",
+                "residual connection itself; choices: no residual, or conditioning=cross_attention, in_context",
                 "dit.residual",
             )
         return self.model_copy(update={"residual": asked, "final_norm": False})
