@@ -20,6 +20,7 @@ LAYERS = {
     "zoo/interop": 4,
     "zoo/inspection": 4,
     "zoo/generation": 4,
+    "zoo/speech": 4,
     "zoo": 5,
     "recipes": 6,
     "benchmarks": 7,

@@ -38,6 +38,7 @@ __all__ = [
     "save_pretrained",
     "state_bytes",
     "to_hf",
+    "transcribe",
 ]
 
 _HOMES = {
@@ -45,6 +46,7 @@ _HOMES = {
     "zoo.blocks.api": ("Context", "Recorder", "Slot"),
     "zoo.interop.hub": ("from_hf", "to_hf"),
     "zoo.generation": ("Generated", "GenerationConfig", "PromptCache", "generate", "prefill", "state_bytes"),
+    "zoo.speech": ("transcribe",),
     "zoo.library": (
         "create_ffn",
         "create_mixer",
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
         save_pretrained,
     )
     from zoo.registry import Config, ConfigError, register
+    from zoo.speech import transcribe
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute

@@ -37,10 +37,6 @@ class AudioStem(nn.Module):
         """The mask (B, T) of the tokens of frames with a mask (B, F)."""
         return None if mask is None else mask[:, :: self.strides[0]][:, :: self.strides[1]]
 
-    def length(self, frames: int) -> int:
-        """Tokens T of F frames."""
-        return -(-(-(-frames // self.strides[0])) // self.strides[1])
-
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if x.dim() != 3 or x.shape[1] != self.first.in_channels or not x.is_floating_point():
             wanted, found = f"floating point (B, {self.first.in_channels}, F)", f"{x.dtype} of {tuple(x.shape)}"

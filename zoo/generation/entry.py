@@ -57,8 +57,8 @@ def generate(
     config, choices: a GenerationConfig, and fields of it as keywords, which come on top.
     state: of an earlier call (`keep_state`, `prefill`): ids are only the new tokens. It is written: clone it to keep it
         as it is.
-    rule: rule(new (N, n), logits (N, V)) -> logits (N, V) at every step, of the new tokens so far; -inf excludes a token.
-        It must not write into its arguments. Beam search gives it log-probabilities.
+    rule: rule(new (N, n), logits (N, V)) -> logits (N, V), called at every step with the new tokens so far; -inf
+        excludes a token. It must not write into its arguments. Beam search gives it log-probabilities.
     history: the prompts that the state has seen, for the repetition penalty alone.
     use_state: False reads the whole row again at every step: slow, the same tokens.
     generator: of the draws, on the model's device; or give `seed`.

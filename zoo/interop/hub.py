@@ -35,6 +35,7 @@ from zoo.interop import (
     hf_switch,
     hf_t5,
     hf_vit,
+    hf_whisper,
 )
 from zoo.interop.family import Family, experts
 from zoo.interop.weights import load_weights, stored
@@ -46,6 +47,7 @@ from zoo.models.gpt import GPTConfig
 from zoo.models.t5 import T5Config
 from zoo.models.transformer import OriginalTransformerConfig
 from zoo.models.vit import ViT, ViTConfig
+from zoo.models.whisper import WhisperConfig
 from zoo.registry import ConfigError, nearest
 
 __all__ = ["FAMILIES", "from_hf", "to_hf"]
@@ -91,12 +93,14 @@ FAMILIES: dict[str, Family] = {
         hf_bart.BART,
         hf_bart.MARIAN,
         hf_decision.DECISION,
+        hf_whisper.WHISPER,
         _VIT,
     )
 }
 """Maps by transformers' model_type."""
 
 _FILES = ["config.json", "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
+_FILES += ["tokenizer.json", "generation_config.json"]  # of Whisper
 
 
 def from_hf(
@@ -132,6 +136,7 @@ def from_hf(
         else:
             pairs = load_weights(family.rules(config), weights, weights.__getitem__)
         _fill(model, pairs, dtype, folder)
+    family.attach(model, folder)
     return model.eval()
 
 
@@ -153,6 +158,7 @@ def to_hf(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     family = FAMILIES[_model_type(config)]
     plain = family.config_to(config, family.sketch(model))  # type: ignore[arg-type]
     _write(folder, plain, family.to_huggingface(model))
+    family.attached(model, folder)
     return folder
 
 
@@ -162,6 +168,8 @@ def _model_type(config: Any) -> str:
         return "vit"
     if isinstance(config, DecisionConfig):
         return "decision_transformer"
+    if isinstance(config, WhisperConfig):
+        return "whisper"
     if isinstance(config, T5Config):
         return "t5" if experts(config) is None else "switch_transformers"
     if isinstance(config, OriginalTransformerConfig):
@@ -193,7 +201,9 @@ def _model_type(config: Any) -> str:
             return "mixtral"
         return "mistral" if getattr(mixer, "window", None) is not None else "llama"
     name = getattr(config, "registered_name", "") or "this model"
-    raise ConfigError(f"'{name}' has no counterpart in transformers; choices: gpt, bert, electra, t5, transformer, vit")
+    raise ConfigError(
+        f"'{name}' has no counterpart in transformers; choices: gpt, bert, electra, t5, transformer, vit, whisper"
+    )
 
 
 def _write(folder: Path, plain: Mapping[str, Any], state: dict[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ sines have no end. `source_mask` None is the fixed form. A pretrained model know
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Annotated, Any, Literal, Self
 
 import torch
@@ -64,8 +65,7 @@ class WhisperConfig(EncoderDecoderConfig):
 
     @property
     def max_source_len(self) -> int:
-        first, second = self.strides
-        return -(-(-(-self.max_frames // first)) // second)
+        return ceil(ceil(self.max_frames / self.strides[0]) / self.strides[1])
 
     @property
     def encoder_stack(self) -> EncoderDecoderConfig:
