@@ -130,7 +130,7 @@ class DecisionTransformer(nn.Module):
         Raises ValueError for returns that are missing or not wanted, and for a timestep beyond `max_timestep`.
         """
         x = self.features(states, actions, returns, timesteps, step_mask=step_mask, state=state, record=record)
-        return self._act(x[:, :, -2])
+        return self.actions(x)
 
     def features(
         self,
@@ -177,6 +177,10 @@ class DecisionTransformer(nn.Module):
         if previous is not None:
             parts.insert(0, self.embed_action(previous)[:, None] + self._time(timestep - 1))
         return self._act(self.stack(torch.cat(parts, dim=1), Context(), state)[:, -1])
+
+    def actions(self, x: Tensor) -> Tensor:
+        """Logits or actions (B, T, A) from `features`."""
+        return self._act(x[:, :, -2])
 
     def predict_next(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Next states (B, T, S) and returns-to-go (B, T) from `features`; needs `predict_next` in the config."""
