@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recipes.data.images import ImageData
+from recipes.data.images import ImageData, ImageDataConfig
 from recipes.data.keys import seed_of
 from recipes.generation.evaluation import Images, Ruler
 from recipes.generation.sampling import image_shape, samples, spread_labels
@@ -63,9 +63,9 @@ class Dit(Recipe):
         self._found: dict[tuple[int, str, float, int | None], Metrics] = {}
 
     def load(self) -> ImageData:
-        data = self.data_config.load(self.settings.get("seed") or 0)
-        if not isinstance(data, ImageData):
+        if not isinstance(self.data_config, ImageDataConfig):
             raise ConfigError(f"'{self.data_config.registered_name}' holds no images; choices: digits ...", "data")
+        data = self.data_config.load(self.settings.get("seed") or 0)
         if not len(data.test):
             raise ConfigError("the set has no test images", "data")
         if data.train.augment.mixup or data.train.augment.cutmix:

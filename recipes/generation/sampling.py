@@ -31,11 +31,12 @@ def samples(
     steps: other than the process's own. watch: see `zoo.diffusion.Watch`. Row n depends on labels[n] and seeds[n] alone
     up to the rounding of sums, whose order differs between batches of different sizes.
     """
-    shape, device = image_shape(model), next(model.parameters()).device
-    made = [
-        process.sample(_denoiser(model, some, guidance), shape, seeds=own, steps=steps, device=device, watch=watch).cpu()
-        for some, own in zip(labels.split(batch_size), _split(seeds, batch_size), strict=True)
-    ]
+    options: dict[str, Any] = {"steps": steps, "device": next(model.parameters()).device, "watch": watch}
+    made: list[Tensor] = []
+    for start in range(0, len(labels), batch_size):
+        part = slice(start, start + batch_size)
+        denoise = _denoiser(model, labels[part], guidance)
+        made.append(process.sample(denoise, image_shape(model), seeds=seeds[part], **options).cpu())
     return torch.cat(made).clamp(-1, 1)
 
 
@@ -54,7 +55,3 @@ def spread_labels(labels: Tensor, count: int) -> Tensor:
 def _denoiser(model: Any, labels: Tensor, guidance: float) -> Denoiser:
     denoise = guided(model, labels, guidance)
     return lambda x, t: denoise(fed(model, x), fed(model, t)).float()
-
-
-def _split(seeds: Sequence[int], size: int) -> list[Sequence[int]]:
-    return [seeds[start : start + size] for start in range(0, len(seeds), size)]

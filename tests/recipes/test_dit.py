@@ -206,16 +206,19 @@ def test_colour_images_are_laid_out_row_by_row() -> None:
         ({"task": {"process": "flwo"}}, "task.process: unknown process 'flwo', did you mean 'flow'"),
         ({"task": {"process": {"name": "flow", "sampler": "ddim"}}}, "task.process.sampler: should be"),
         ({"data": {"augment": {"mixup": 0.2}}}, "data.augment: mixed images are none to learn to make"),
-        ({"data": {"name": "kjv"}}, "data"),
     ],
 )
 def test_a_wrong_setting_is_told_in_one_line_and_leaves_nothing(changes: Any, told: str, tmp_path: Path) -> None:
-    asked = settings(**changes) if changes.get("data", {}).get("name") is None else settings() | {"data": changes["data"]}
     with pytest.raises(ConfigError) as caught:
-        launch(asked, tmp_path / "run")
+        launch(settings(**changes), tmp_path / "run")
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_data_without_images_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="data: 'kjv' holds no images"):
+        launch(settings() | {"data": {"name": "kjv"}}, tmp_path / "run")
 
 
 def test_the_recipe_is_found_by_name() -> None:

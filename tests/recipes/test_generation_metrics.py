@@ -1,4 +1,4 @@
-"""What generated images are measured by: distances against closed forms, baselines, and a ruler that saw no test image."""
+"""What generated images are measured by: distances against closed forms, baselines, a ruler without test images."""
 
 from __future__ import annotations
 
@@ -128,9 +128,10 @@ def test_real_images_are_faithful_near_and_at_a_small_distance(ruler: Ruler) -> 
 def test_as_many_samples_as_held_out_images_are_compared(ruler: Ruler) -> None:
     found = Images(ruler.known.images.repeat(3, 1, 1, 1)[:400], ruler.known.labels.repeat(3)[:400])
     metrics = ruler.measure(found, "test")
-    assert metrics["test/frechet_distance@360"] == ruler.measure(
-        Images(found.images[:360], found.labels[:360]), "test"
-    )["test/frechet_distance"]
+    assert (
+        metrics["test/frechet_distance@360"]
+        == ruler.measure(Images(found.images[:360], found.labels[:360]), "test")["test/frechet_distance"]
+    )
     floor = ruler.measure(ruler.heldout["test"], "test")
     assert floor["test/frechet_distance@360"] == floor["test/frechet_distance"]
     assert "test/heldout_distance" not in floor
@@ -141,7 +142,7 @@ def test_the_baselines_stand_in_the_known_order(ruler: Ruler) -> None:
     assert labels.bincount().tolist() == [20] * 10
     table = generation_baselines(ruler, labels)
     floor, noise, mean, pixel, full = (found["test/frechet_distance"] for found in table.values())
-    assert list(table)[0] == "held-out images (360)"
+    assert next(iter(table)) == "held-out images (360)"
     assert floor < full < pixel < noise
     assert full < mean
     assert table["class mean"]["test/class_fidelity"] == 1
