@@ -135,6 +135,14 @@ def _decision(**choices: Any) -> Built:
     return model, lambda: _scored(model(states, actions, returns), actions)
 
 
+def _whisper(**choices: Any) -> Built:
+    model = zoo.create_model("whisper", mels=5, max_frames=14, start_id=0, **SIZES, **choices)
+    frames, target = torch.randn(4, 5, 14), torch.randint(12, (4, 6))
+    mask = torch.ones(4, 14, dtype=torch.bool)
+    mask[0, 8:] = False
+    return model, lambda: _scored(model(frames, target[:, :-1], source_mask=mask), target[:, 1:])
+
+
 FAMILIES: dict[str, Callable[..., Built]] = {
     "vit": _vit,
     "dit": _dit,
@@ -144,6 +152,7 @@ FAMILIES: dict[str, Callable[..., Built]] = {
     "t5": _encoder_decoder("t5"),
     "t5 cross": _encoder_decoder("t5", "cross"),
     "transformer": _encoder_decoder("transformer"),
+    "whisper": _whisper,
     "decision": _decision,
 }
 
