@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,18 @@ def test_a_folder_with_the_prompt_of_older_versions_in_its_config_is_read(tmp_pa
     speech = zoo.from_hf(tmp_path).speech
     assert isinstance(speech, SpeechConventions)
     assert speech.suppress == tuple(SUPPRESS) and speech.languages == {} and speech.end_id == END
+    assert speech.prompt() == [257, 263] and speech.language is None
+
+
+def test_a_folder_that_forces_a_language_writes_it(tmp_path: Path) -> None:
+    whisper(tmp_path, max_source_positions=30)
+    (tmp_path / "generation_config.json").unlink()
+    plain = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(plain | {"forced_decoder_ids": [[1, 259], [2, 262], [3, 266]]}))
+    model: Any = zoo.from_hf(tmp_path)
+    assert model.speech.language == "de" and set(model.speech.languages) == set(LANGUAGES)
+    model.speech = replace(model.speech, window=0.6)
+    assert zoo.transcribe(model, 0.1 * torch.randn(4000), max_new_tokens=2).language == "de"
 
 
 def test_a_folder_written_here_loads_there_with_equal_logits_and_rules(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ __all__ = ["AudioStem"]
 class AudioStem(nn.Module):
     """Features (B, M, F) and their mask (B, F) or None -> tokens (B, T, D) and their mask (B, T) or None.
 
-    A clip padded on the right gives the tokens that it gives alone: masked frames count as the zeros that the
+    Features are taken in the weights' dtype. A clip padded on the right gives the tokens that it gives alone: masked frames count as the zeros that the
     convolutions pad with, before each of them. Weights start normal, cut at two deviations, with variance 1 / inputs.
     """
 
@@ -41,6 +41,7 @@ class AudioStem(nn.Module):
         if x.dim() != 3 or x.shape[1] != self.first.in_channels or not x.is_floating_point():
             wanted, found = f"floating point (B, {self.first.in_channels}, F)", f"{x.dtype} of {tuple(x.shape)}"
             raise ValueError(f"features should be {wanted}, got {found}; see zoo.ops.log_mel")
+        x = x.to(self.first.weight.dtype)
         if mask is not None:
             if mask.dtype != torch.bool or mask.shape != (x.shape[0], x.shape[2]):
                 wanted, found = f"torch.bool of {(x.shape[0], x.shape[2])}", f"{mask.dtype} of {tuple(mask.shape)}"

@@ -38,6 +38,8 @@ class SpeechConventions:
     end_id: int
     languages: dict[str, int] = field(default_factory=dict)
     """Ids by code, "en"; empty: the prompt names neither language nor task."""
+    language: str | None = None
+    """The one to write where none is asked for; None: that of the audio."""
     tasks: dict[str, int] = field(default_factory=dict)
     """Ids of "transcribe" and "translate"."""
     no_speech_id: int | None = None
@@ -102,10 +104,13 @@ class SpeechConventions:
         generation = _json(folder / "generation_config.json")
         plain = {**_json(folder / "config.json"), **generation}
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        multilingual = plain.get("is_multilingual", "<|transcribe|>" in vocabulary and "lang_to_id" in plain)
         languages = plain.get("lang_to_id") or {name: i for name, i in vocabulary.items() if _LANGUAGE.fullmatch(name)}
         tasks = {name: vocabulary.get(f"<|{name}|>") for name in ("transcribe", "translate")}
         tasks |= plain.get("task_to_id") or {}
+        forced = dict(plain.get("forced_decoder_ids") or ())  # id by place, where older versions kept the prompt
+        asked = not set(tasks.values()).isdisjoint(forced.values())
+        multilingual = plain.get("is_multilingual", "lang_to_id" in plain or asked)
+        languages = {name.strip("<|>"): i for name, i in sorted(languages.items())} if multilingual else {}
         end = plain.get("eos_token_id")
         no_timestamps = plain.get("no_timestamps_token_id", vocabulary.get("<|notimestamps|>"))
         no_speech = vocabulary.get("<|nospeech|>", vocabulary.get("<|nocaptions|>"))
@@ -113,7 +118,8 @@ class SpeechConventions:
             tokenizer=tokenizer,
             start_id=_id(plain, "decoder_start_token_id", vocabulary.get("<|startoftranscript|>"), folder),
             end_id=_id({"eos_token_id": end[0] if isinstance(end, list) else end}, "eos_token_id", None, folder),
-            languages={name.strip("<|>"): i for name, i in sorted(languages.items())} if multilingual else {},
+            languages=languages,
+            language=next((name for name, i in languages.items() if i == forced.get(1)), None),
             tasks={name: i for name, i in tasks.items() if i is not None} if multilingual else {},
             no_speech_id=no_speech if no_speech is not None else no_timestamps and no_timestamps - 1,
             no_timestamps_id=no_timestamps,

@@ -85,7 +85,8 @@ def transcribe(
 
     audio: a path (wav, flac, ogg, mp3), or samples (L,) or (channels, L) at `sample_rate`; or a list of these.
     speech: tokenizer and rules; None: those that `zoo.from_hf` found in the checkpoint's folder.
-    language: code such as "en"; None: told by the first window. Only for models of several languages.
+    language: code such as "en"; None: the checkpoint's own, or else told by the first window. Only for models of several
+        languages.
     task: "transcribe" or "translate" (to English).
     timestamps: segments between the model's own timestamps; else a segment a window.
     max_new_tokens: of a window; None: half of the model's longest target, as in openai/whisper.
@@ -101,6 +102,7 @@ def transcribe(
         )
     if language is not None and not speech.languages and language != "en":
         raise ConfigError(f"language '{language}' is unknown to this model of one language; leave it out")
+    language = language or speech.language
     many = isinstance(audio, Sequence) and not isinstance(audio, str)
     clips = [_samples(one, sample_rate) for one in (audio if many else [audio])]
     size = round(speech.window * SAMPLE_RATE)
@@ -157,9 +159,10 @@ def _words(
     lengths = torch.tensor([len(samples) for samples in cut], device=table.device)
     audio = torch.nn.utils.rnn.pad_sequence(cut, batch_first=True).to(table.device)  # (B, L)
     pad_to = round(speech.window * SAMPLE_RATE) if speech.fixed else None
-    features, mask = log_mel(audio, lengths, mels=model.config.mels, floor=speech.floor, pad_to=pad_to)
+    features, mask = log_mel(
+        audio, lengths, mels=model.config.mels, floor=speech.floor, pad_to=pad_to
+    )  # (B, M, F), (B, F)
     frames = None if bool(mask.all()) else mask  # (B, F)
-    features = features.to(table.dtype)  # (B, M, F)
     memory = model.encode(features, frames)  # (B, S, D)
     memory_mask = model.memory_mask(frames)
     state = model.init_state(len(batch), limit + 8)
