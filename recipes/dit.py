@@ -42,9 +42,9 @@ class DitTask(TaskConfig):
     """Scale of classifier-free guidance in sampling; 1: none."""
     samples: Annotated[int, Field(ge=2)] = 500
     """Images that are made for each table and picture, the classes in turn."""
-    guidance_curve: tuple[float, ...] = (1.5, 2.0, 3.0)
+    guidance_curve: tuple[float, ...] = (1.5, 2.5)
     """Further scales of the picture of distances; empty: no such picture."""
-    step_curve: tuple[Annotated[int, Field(ge=1)], ...] = (2, 5, 10, 40)
+    step_curve: tuple[Annotated[int, Field(ge=1)], ...] = (3, 6, 10)
     """Further numbers of sampling steps of that picture."""
 
 

@@ -53,7 +53,7 @@ def test_equal_sets_are_at_0_and_shifted_ones_at_the_square_of_the_shift() -> No
 def test_dead_features_and_fewer_samples_than_features_give_a_finite_distance() -> None:
     dead = features().clone()
     dead[:, 2] = 0
-    assert frechet_distance(moments(dead), moments(dead)) == pytest.approx(0, abs=1e-9)
+    assert frechet_distance(moments(dead), moments(dead)) == pytest.approx(0, abs=1e-6)
     few = features(3, 8)
     assert frechet_distance(moments(few), moments(few)) == pytest.approx(0, abs=1e-6)
     assert 0 < frechet_distance(moments(few), moments(features(100, 8))) < 1e4
