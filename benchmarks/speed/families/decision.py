@@ -92,6 +92,8 @@ def transformers(case: DecisionCase) -> Arm:
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
         **FUSED,
     )
     model = DecisionTransformerModel(config)
