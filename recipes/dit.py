@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from recipes.data.images import ImageData, ImageDataConfig
 from recipes.data.keys import seed_of
-from recipes.generation.evaluation import Images, Ruler
+from recipes.generation.evaluation import MOST, Images, Ruler
 from recipes.generation.sampling import image_shape, samples, spread_labels
 from recipes.generation.scaling import centred
 from recipes.recipe import Batch, Metrics, Recipe, TaskConfig, fed, wide
@@ -70,8 +70,7 @@ class Dit(Recipe):
             raise ConfigError("the set has no test images", "data")
         if data.train.augment.mixup or data.train.augment.cutmix:
             raise ConfigError("mixed images are none to learn to make; set mixup and cutmix to 0", "data.augment")
-        count = len(data.test)
-        self.headline = (*Dit.headline, f"test/frechet_distance@{count}", "test/heldout_distance")
+        self.headline = (*Dit.headline, f"test/frechet_distance@{min(self.task.samples, len(data.test), MOST)}")
         return centred(data)
 
     def model_config(self, data: ImageData) -> ModelConfig:
@@ -155,7 +154,7 @@ class Dit(Recipe):
 
     def _ruled(self, data: ImageData) -> Ruler:
         if self._ruler is None:
-            self._ruler = Ruler(data)
+            self._ruler = Ruler(data, self.task.samples)
         return self._ruler
 
     def baselines(self, data: ImageData) -> dict[str, Metrics]:

@@ -1,9 +1,9 @@
 """Simple makers of images, each fitted to the training images of a class, and the floor: images that are real.
 
-uniform noise               pixels from -1 to 1
-class mean                  one image a class
-class-wise pixel Gaussian   each pixel on its own
-class-wise Gaussian         all pixels together, full covariance
+uniform noise    pixels from -1 to 1
+class mean       one image a class
+pixel Gaussian   normal, each pixel on its own
+full Gaussian    normal, with the covariance of all pixels
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def simple_images(known: Images, labels: Tensor, seed: int = 0) -> dict[str, Ten
         # Normal weights of the centred images have their covariance; no matrix of pixels by pixels is needed.
         weights = torch.randn(count, len(ours), generator=draw) / len(ours) ** 0.5  # (n, M)
         full[rows] = centre + torch.tensordot(weights, ours - centre, dims=1)
-    found |= {"class mean": mean, "class-wise pixel Gaussian": pixel, "class-wise Gaussian, full covariance": full}
+    found |= {"class mean": mean, "pixel Gaussian": pixel, "full Gaussian": full}
     return {name: images.clamp(-1, 1) for name, images in found.items()}

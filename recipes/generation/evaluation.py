@@ -1,8 +1,8 @@
 """What generated images are measured by, against the training images and beside held-out ones.
 
 frechet_distance    of the features of `recipes/generation/features.py` to those of the training images
-frechet_distance@N  the same from the first N images: as many as are held out, to compare with their own distance, the
-                    floor; the distance depends on the number of samples
+frechet_distance@N  the same from the first N images, which are as many of held-out ones, to compare with their distance,
+                    the floor: it depends on the number of images
 heldout_distance    of the features to those of the split's own images
 class_fidelity      share of the images that the classifier takes for the class that was asked for
 nearest_neighbour   mean distance in pixels of -1..1 to the nearest training image; much below that of held-out images
@@ -24,7 +24,7 @@ from recipes.recipe import Metrics
 __all__ = ["MOST", "Images", "Ruler", "images_of"]
 
 MOST = 10_000
-"""Training and held-out images that count; of a larger set a random part, the same in every run."""
+"""Training and held-out images that count; of a larger set a random part."""
 
 
 class Images(NamedTuple):
@@ -35,21 +35,26 @@ class Images(NamedTuple):
 
 
 def images_of(examples: ImageExamples, most: int = MOST) -> Images:
-    """The examples, or a random `most` of them, not augmented."""
-    rows = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[:most].sort().values
+    """The examples, or `most` of them, not augmented and in a random order, the same in every run."""
+    rows = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[:most]
     parts = [examples.batch(part.tolist(), None)["image"] for part in rows.split(500)]
     return Images(torch.cat(parts), examples.labels[rows])
 
 
 class Ruler:
-    """The classifier and the images that a set is measured with."""
+    """The classifier and the images that a set is measured with. samples: how many images will be made."""
 
-    def __init__(self, data: ImageData) -> None:
+    def __init__(self, data: ImageData, samples: int) -> None:
+        self.samples = samples
         self.known = images_of(data.train)
         self.heldout = {split: images_of(part) for split in ("val", "test") if len(part := getattr(data, split))}
         self.classifier = train_classifier(data.train)
         self.classifier.set_scale(self.known.images)
         self.moments = moments(self.classifier.look(self.known.images)[0])
+
+    def common(self, split: str) -> int:
+        """N: how many images there are both made and held out."""
+        return min(self.samples, len(self.heldout[split].images))
 
     def measure(self, found: Images, split: str) -> Metrics:
         """Metrics named `<split>/<name>` of images made for labels."""
@@ -59,11 +64,9 @@ class Ruler:
             "class_fidelity": (answers == found.labels).double().mean().item(),
             "nearest_neighbour": nearest_distances(found.images, self.known.images).double().mean().item(),
         }
-        heldout = self.heldout[split]
-        count = len(heldout.images)
+        count, heldout = self.common(split), self.heldout[split]
+        metrics[f"frechet_distance@{count}"] = frechet_distance(moments(features[:count]), self.moments)
         if found is not heldout:
             theirs = moments(self.classifier.look(heldout.images)[0])
             metrics["heldout_distance"] = frechet_distance(moments(features), theirs)
-        if count <= len(features):
-            metrics[f"frechet_distance@{count}"] = frechet_distance(moments(features[:count]), self.moments)
         return {f"{split}/{name}": value for name, value in metrics.items()}

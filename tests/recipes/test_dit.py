@@ -63,15 +63,24 @@ def test_a_run_ends_with_its_figures_baselines_and_pictures(run: Path) -> None:
     assert result["status"] == "ok"
     assert (result["steps"], result["tokens"]) == (2, 2 * 32 * 4)
     assert result["flops_per_token"] > 0
-    for name in ("frechet_distance", "frechet_distance@360", "class_fidelity", "nearest_neighbour", "heldout_distance"):
-        assert (f"test/{name}" in result["metrics"]) == (name != "frechet_distance@360")  # 20 samples are made
-    assert {"val/frechet_distance", "val/loss", "test/loss"} <= set(result["metrics"])
+    names = {
+        "frechet_distance",
+        "frechet_distance@20",
+        "heldout_distance",
+        "class_fidelity",
+        "nearest_neighbour",
+        "loss",
+    }
+    assert set(result["metrics"]) == {f"{split}/{name}" for split in ("val", "test") for name in names}
+    assert set(result["baselines"]["held-out images (360)"]) == {
+        f"test/{n}" for n in names - {"heldout_distance", "loss"}
+    }
     assert list(result["baselines"]) == [
         "held-out images (360)",
         "uniform noise",
         "class mean",
-        "class-wise pixel Gaussian",
-        "class-wise Gaussian, full covariance",
+        "pixel Gaussian",
+        "full Gaussian",
     ]
     pictures = {path.name for path in (run / "figures").iterdir()}
     assert pictures == {"learning_curves.png", "samples.png", "trajectory.png", "distances.png"}

@@ -74,7 +74,7 @@ def data() -> ImageData:
 
 @pytest.fixture(scope="module")
 def ruler(data: ImageData) -> Ruler:
-    return Ruler(data)
+    return Ruler(data, samples=400)
 
 
 def test_images_are_brought_to_minus_1_to_1(data: ImageData) -> None:
@@ -153,8 +153,16 @@ def test_the_full_gaussian_has_the_mean_and_covariance_of_its_class() -> None:
     draw = torch.Generator().manual_seed(0)
     images = 0.1 * (torch.randn(50, 4, generator=draw) @ torch.randn(4, 4, generator=draw)).view(50, 1, 2, 2)
     known = Images(torch.cat((images, torch.full((5, 1, 2, 2), 0.5))), torch.tensor([0] * 50 + [1] * 5))
-    made = simple_images(known, torch.tensor([0] * 20_000 + [1] * 3))["class-wise Gaussian, full covariance"]
+    made = simple_images(known, torch.tensor([0] * 20_000 + [1] * 3))["full Gaussian"]
     assert torch.allclose(made[-3:], torch.full((3, 1, 2, 2), 0.5))
     ours = images.flatten(1)
     assert torch.allclose(made[:-3].flatten(1).mean(0), ours.mean(0), atol=0.01)
     assert torch.allclose(made[:-3].flatten(1).T.cov(), ours.T.cov(correction=0), atol=0.005)
+
+
+def test_the_common_number_is_the_smaller_of_made_and_held_out_images(data: ImageData, ruler: Ruler) -> None:
+    assert ruler.common("test") == 360
+    assert ruler.common("val") == len(data.val)
+    few = Ruler.__new__(Ruler)
+    few.samples, few.heldout = 20, ruler.heldout
+    assert few.common("test") == 20
