@@ -84,7 +84,7 @@ class DiTConfig(TransformerConfig):
         if self.residual not in (None, asked):
             raise ConfigError(
                 f"'{self.residual.registered_name}' does not fit conditioning='{self.conditioning}', which is a "
-                "residual connection itself; choices: no residual, or conditioning=cross_attention, in_context",
+                "residual connection itself; choices: adaln_zero, adaln without residual; cross_attention, in_context",
                 "dit.residual",
             )
         return self.model_copy(update={"residual": asked, "final_norm": False})
