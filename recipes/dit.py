@@ -42,6 +42,8 @@ class DitTask(TaskConfig):
     """Scale of classifier-free guidance in sampling; 1: none."""
     samples: Annotated[int, Field(ge=2)] = 500
     """Images that are made for each table and picture, the classes in turn."""
+    classifier_steps: Annotated[int, Field(gt=0)] = 300
+    """Training steps of the classifier that images are measured by."""
     guidance_curve: tuple[float, ...] = (1.5, 2.5)
     """Further scales of the picture of distances; empty: no such picture."""
     step_curve: tuple[Annotated[int, Field(ge=1)], ...] = (3, 6, 10)
@@ -154,7 +156,7 @@ class Dit(Recipe):
 
     def _ruled(self, data: ImageData) -> Ruler:
         if self._ruler is None:
-            self._ruler = Ruler(data, self.task.samples)
+            self._ruler = Ruler(data, self.task.samples, self.task.classifier_steps)
         return self._ruler
 
     def baselines(self, data: ImageData) -> dict[str, Metrics]:

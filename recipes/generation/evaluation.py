@@ -1,8 +1,8 @@
 """What generated images are measured by, against the training images and beside held-out ones.
 
 frechet_distance    of the features of `recipes/generation/features.py` to those of the training images
-frechet_distance@N  the same from the first N images, which are as many of held-out ones, to compare with their distance,
-                    the floor: it depends on the number of images
+frechet_distance@N  the same from the first N images, to compare with that of as many held-out ones, the floor: the
+                    distance depends on the number of images
 heldout_distance    of the features to those of the split's own images
 class_fidelity      share of the images that the classifier takes for the class that was asked for
 nearest_neighbour   mean distance in pixels of -1..1 to the nearest training image; much below that of held-out images
@@ -42,13 +42,14 @@ def images_of(examples: ImageExamples, most: int = MOST) -> Images:
 
 
 class Ruler:
-    """The classifier and the images that a set is measured with. samples: how many images will be made."""
+    """The classifier and the images that a set is measured with. samples: how many images will be made. steps: of the
+    classifier's training."""
 
-    def __init__(self, data: ImageData, samples: int) -> None:
+    def __init__(self, data: ImageData, samples: int, steps: int) -> None:
         self.samples = samples
         self.known = images_of(data.train)
         self.heldout = {split: images_of(part) for split in ("val", "test") if len(part := getattr(data, split))}
-        self.classifier = train_classifier(data.train)
+        self.classifier = train_classifier(data.train, steps)
         self.classifier.set_scale(self.known.images)
         self.moments = moments(self.classifier.look(self.known.images)[0])
 

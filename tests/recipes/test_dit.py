@@ -32,6 +32,7 @@ def settings(**changes: Any) -> dict[str, Any]:
     made["task"] = {
         "batch_size": 32,
         "samples": 20,
+        "classifier_steps": 3,
         "process": {"name": "flow", "sample_steps": 3},
         "guidance_curve": [2.0],
         "step_curve": [2],

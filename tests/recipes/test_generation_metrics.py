@@ -74,7 +74,7 @@ def data() -> ImageData:
 
 @pytest.fixture(scope="module")
 def ruler(data: ImageData) -> Ruler:
-    return Ruler(data, samples=400)
+    return Ruler(data, samples=400, steps=100)
 
 
 def test_images_are_brought_to_minus_1_to_1(data: ImageData) -> None:
