@@ -24,7 +24,7 @@ from recipes.data.control.episodes import ControlData
 from recipes.recipe import Batch, Metrics, Recipe, TaskConfig, fed, wide
 from zoo.blocks.api import ModelConfig
 from zoo.models.decision import DecisionConfig
-from zoo.registry import ConfigError, decode
+from zoo.registry import ConfigError, decode, describe
 
 __all__ = ["DecisionTask"]
 
@@ -74,6 +74,9 @@ class Decision(Recipe):
         value = self.settings.get("model") or "decision"
         value = {"family": value} if isinstance(value, str) else dict(value)
         value.setdefault("family", "decision")
+        made = describe("model", value["family"]).make
+        if not issubclass(made if isinstance(made, type) else type(made()), DecisionConfig):
+            raise ConfigError(f"'{value['family']}' does not act; choose decision or a preset of it", "model")
         world = data.environment
         facts = {
             "state_dim": world.state_dim,
@@ -83,9 +86,7 @@ class Decision(Recipe):
             "max_timestep": world.max_steps,
         }
         value |= {key: fact for key, fact in facts.items() if value.get(key) is None}
-        config = decode("model", value, "model")
-        if not isinstance(config, DecisionConfig):
-            raise ConfigError(f"'{value['family']}' does not act; choose decision or a preset of it", "model")
+        config: Any = decode("model", value, "model")
         for key in ("state_dim", "action_dim", "discrete", "context"):
             if getattr(config, key) != facts[key]:
                 raise ConfigError(f"should be the data's {facts[key]}, got {getattr(config, key)}", f"model.{key}")

@@ -201,7 +201,7 @@ def test_observations_of_dicts_and_numbers_become_vectors() -> None:
     flat = flat_observations(space, values, 2)
     assert flat.shape == (2, environment_of(space, spaces.Discrete(2), None, 9).state_dim)
     assert flat[1].tolist() in ([0, 0, 1, 1, 1], [1, 1, 0, 0, 1])
-    with pytest.raises(ConfigError, match="actions .* are not supported"):
+    with pytest.raises(ConfigError, match=r"actions .* are not supported"):
         environment_of(space, spaces.MultiBinary(2), None)
 
 
@@ -319,9 +319,7 @@ def test_the_papers_window_reads_the_last_steps_alone(cartpole: ControlData) -> 
     for step in range(6):
         late = policy.act(states[step], returns[step], step, None if step == 0 else torch.tensor([step % 2]))
     actions = torch.tensor([[0, 1, 0]])  # of steps 3, 4 (which come as `previous` of 4 and 5), and 5, unseen
-    expected = model(
-        states[3:, 0][None], actions, returns[3:, 0][None], torch.arange(3, 6)
-    )[:, -1]
+    expected = model(states[3:, 0][None], actions, returns[3:, 0][None], torch.arange(3, 6))[:, -1]
     torch.testing.assert_close(late, expected)
 
 
@@ -333,7 +331,9 @@ def test_an_episode_is_the_same_whatever_runs_beside_it(cartpole: ControlData) -
         seeds = [50 + row for row in rows]
         make = lambda count: Cached(model, count, world.max_steps)  # noqa: E731
         flags = torch.ones(len(rows), dtype=torch.bool)
-        return rollout(make, world, cartpole.scaling, [20.0] * len(rows), seeds, greedy=flags, **options).returns.tolist()
+        return rollout(
+            make, world, cartpole.scaling, [20.0] * len(rows), seeds, greedy=flags, **options
+        ).returns.tolist()
 
     assert returns([0, 1, 2, 3])[:2] == returns([0, 1])
 
