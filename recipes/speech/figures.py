@@ -80,7 +80,7 @@ def spectrogram_and_attention(
 
 
 def listening(answers: Sequence[str], clips: Clips, folder: Path, most: int) -> list[Path]:
-    """Some test clips as wav files, and samples.txt with what was heard in each, and said where that is not the same."""
+    """Some test clips as wav files, and samples.txt with what was heard in each (and what was said)."""
     if not most or not len(clips):
         return []
     import soundfile

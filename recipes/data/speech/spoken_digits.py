@@ -55,8 +55,8 @@ class Utterance:
 class SpokenDigits(SpeechDataConfig):
     """Strings of one to four digits spoken by eSpeak NG (GPL-3.0-or-later, extra: speech) in 99 voices.
 
-    Synthetic: its error rates say nothing of human speech. 23 of the voices, whole families, are kept for the test, 7 for
-    validation, and 69 train. Both splits have, beside their unseen voices, as many clips of training voices
+    Synthetic: its error rates say nothing of human speech. 69 of the voices train; 7 are kept for validation
+    and 23 for the test, whole families. Both splits have, beside their unseen voices, as many clips of training voices
     with strings that training never has (of two digits and more), and a few without speech. Rates are 130 to 220 words
     a minute, pitches 25 to 75, and white noise lies 10 to 35 dB below the voice. Clips are made once, in a process of
     their own, and kept in the user's cache. What they are depends on these numbers only, not on the run's seed.
