@@ -83,7 +83,7 @@ def test_cached_decoding_equals_transformers_cache() -> None:
 def test_tokens_equal_those_of_transformers_generate_under_its_rules(
     multilingual: bool, beams: int, tmp_path: Path
 ) -> None:
-    peer = short(folder=tmp_path, multilingual=multilingual)
+    peer = short(folder=tmp_path, multilingual=multilingual, stamps=False)
     model: Any = zoo.from_hf(tmp_path)
     features, _ = inputs()
     asked: dict[str, Any] = {"language": "de", "task": "translate"} if multilingual else {}
@@ -94,10 +94,9 @@ def test_tokens_equal_those_of_transformers_generate_under_its_rules(
     options: dict[str, Any] = {"max_new_tokens": 12, "beams": beams, "eos_id": speech.end_id, "rule": rule}
     found = zoo.generate(model, [prompt] * 2, source=features, **options)
     for row, theirs in zip(found.sequences, expected.tolist(), strict=True):
-        mine = row.tolist()
-        mine = mine if theirs[: len(prompt)] == prompt else mine[len(prompt) :]  # version 5 leaves the prompt out
-        mine = [i for i in mine if i != END]
-        assert mine and mine == [i for i in theirs if i != END]
+        theirs = theirs[len(prompt) :] if theirs[: len(prompt)] == prompt else theirs  # version 5 leaves it out
+        assert len(row) > len(prompt)
+        assert [i for i in row.tolist()[len(prompt) :] if i != END] == [i for i in theirs if i != END]
     assert not set(torch.cat(found.new).tolist()) & set(SUPPRESS)
 
 
@@ -115,7 +114,8 @@ def test_timestamps_equal_those_of_transformers_generate(tmp_path: Path) -> None
     found = zoo.generate(model, [prompt] * 2, source=features, max_new_tokens=12, eos_id=END, rule=rule)
     for new, expected in zip(found.new, theirs.tolist(), strict=True):
         expected = expected[len(prompt) :] if expected[: len(prompt)] == prompt else expected
-        assert new.tolist()[: len(expected)] == expected[: len(new)]
+        expected = expected[: expected.index(END)] if END in expected else expected  # an open segment is left out there
+        assert len(expected) > 4 and new.tolist()[: len(expected)] == expected
 
 
 @pytest.mark.parametrize("multilingual", [True, False])

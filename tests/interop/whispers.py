@@ -27,8 +27,11 @@ def tokenizer(multilingual: bool = True) -> Tokenizer:
     return made
 
 
-def whisper(folder: Path | None = None, *, multilingual: bool = True, seed: int = 0, **choices: Any) -> Any:
-    """The model with random weights everywhere; with its folder written if one is given."""
+def whisper(folder: Path | None = None, *, multilingual: bool = True, stamps: bool = True, **choices: Any) -> Any:
+    """The model with random weights everywhere; with its folder written if one is given.
+
+    `stamps` False suppresses timestamps: where a model writes them unasked, transformers cuts its answer there.
+    """
     words = tokenizer(multilingual)
     at = words.get_vocab(with_added_tokens=True)
     sizes: dict[str, Any] = {
@@ -48,7 +51,7 @@ def whisper(folder: Path | None = None, *, multilingual: bool = True, seed: int 
         "pad_token_id": END,
         "begin_suppress_tokens": BEGIN_SUPPRESS,
     }
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     model: Any = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**{**sizes, **choices}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -56,6 +59,8 @@ def whisper(folder: Path | None = None, *, multilingual: bool = True, seed: int 
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     generation = model.generation_config
     generation.suppress_tokens, generation.begin_suppress_tokens = SUPPRESS, BEGIN_SUPPRESS
+    if not stamps:
+        generation.suppress_tokens = SUPPRESS + list(range(at["<|0.00|>"], len(at)))
     generation.no_timestamps_token_id = at["<|notimestamps|>"]
     generation.max_initial_timestamp_index = 50
     generation.is_multilingual, generation.return_timestamps = multilingual, False

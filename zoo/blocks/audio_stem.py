@@ -15,8 +15,9 @@ __all__ = ["AudioStem"]
 class AudioStem(nn.Module):
     """Features (B, M, F) and their mask (B, F) or None -> tokens (B, T, D) and their mask (B, T) or None.
 
-    Features are taken in the weights' dtype. A clip padded on the right gives the tokens that it gives alone: masked frames count as the zeros that the
-    convolutions pad with, before each of them. Weights start normal, cut at two deviations, with variance 1 / inputs.
+    Features are taken in the weights' dtype. A clip padded on the right gives the tokens that it gives alone: masked
+    frames count as the zeros that the convolutions pad with, before each of them. Weights start normal, cut at two
+    deviations, with variance 1 / inputs.
     """
 
     def __init__(self, mels: int, dim: int, strides: tuple[int, int] = (1, 2)) -> None:

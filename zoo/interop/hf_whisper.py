@@ -112,7 +112,7 @@ def _write(config: WhisperConfig) -> dict[str, Any]:
         "encoder_ffn_dim": plain_width(config),
         "decoder_ffn_dim": plain_width(config),
         "activation_function": activation_name(ffn.activation),
-        "max_source_positions": config.max_source_len,
+        "max_source_positions": config.max_frames // 2,
         "max_target_positions": config.max_len,
         "dropout": config.dropout,
         "attention_dropout": mixer.dropout,
@@ -134,6 +134,7 @@ def _learned(config: WhisperConfig) -> bool:
 
 
 def _rules(config: WhisperConfig) -> list[Rule]:
+    attention_at(config, 0)  # a mixer of another kind is told by its name, not by its shapes
     rules = [both("embed.weight", "model.decoder.embed_tokens.weight", "proj_out.weight")]
     rules += linear("stem.first", "model.encoder.conv1") + linear("stem.second", "model.encoder.conv2")
     rules.append(both("decoder.position.weight", "model.decoder.embed_positions.weight"))

@@ -85,7 +85,7 @@ def transcribe(
 
     audio: a path (wav, flac, ogg, mp3), or samples (L,) or (channels, L) at `sample_rate`; or a list of these.
     speech: tokenizer and rules; None: those that `zoo.from_hf` found in the checkpoint's folder.
-    language: code such as "en"; None: the checkpoint's own, or else told by the first window. Only for models of several
+    language: code such as "en"; None: the checkpoint's own, or else told by the first window. For models of several
         languages.
     task: "transcribe" or "translate" (to English).
     timestamps: segments between the model's own timestamps; else a segment a window.
