@@ -26,7 +26,7 @@ from zoo.blocks.api import ModelConfig
 from zoo.diffusion import FlowConfig, Process, ProcessConfig
 from zoo.files import write_text
 from zoo.models.dit import DiTConfig
-from zoo.registry import ConfigError, decode, part
+from zoo.registry import ConfigError, decode, describe, part
 
 __all__ = ["DitTask"]
 
@@ -79,6 +79,9 @@ class Dit(Recipe):
         value = self.settings.get("model") or "dit"
         value = {"family": value} if isinstance(value, str) else dict(value)
         value.setdefault("family", "dit")
+        made = describe("model", value["family"]).make
+        if not issubclass(made if isinstance(made, type) else type(made()), DiTConfig):
+            raise ConfigError(f"'{value['family']}' makes no images; choose dit or a preset of it", "model")
         learned = bool(getattr(self.task.process, "learned_sigma", False))
         facts = {
             "image_size": list(data.preprocess.image_size),
@@ -88,8 +91,7 @@ class Dit(Recipe):
         }
         value |= {key: fact for key, fact in facts.items() if value.get(key) is None}
         config = decode("model", value, "model")
-        if not isinstance(config, DiTConfig):
-            raise ConfigError(f"'{value['family']}' makes no images; choose dit or a preset of it", "model")
+        assert isinstance(config, DiTConfig)
         theirs = {key: fact for key, fact in facts.items() if key != "num_classes"}
         for key, fact in theirs.items():
             mine = getattr(config, key)

@@ -48,5 +48,5 @@ def frechet_distance(ours: Moments, theirs: Moments, ridge: float = RIDGE) -> fl
 def nearest_distances(images: Tensor, known: Tensor, chunk: int = 256) -> Tensor:
     """Euclidean distance (N,) from each of images (N, C, H, W) to the nearest of known (M, C, H, W)."""
     known = known.flatten(1)
-    options = {"compute_mode": "donot_use_mm_for_euclid_dist"}  # exact: a copy is at 0
-    return torch.cat([torch.cdist(part, known, **options).amin(1) for part in images.flatten(1).split(chunk)])
+    exact = "donot_use_mm_for_euclid_dist"  # a copy is at 0
+    return torch.cat([torch.cdist(part, known, compute_mode=exact).amin(1) for part in images.flatten(1).split(chunk)])
