@@ -22,7 +22,6 @@ from recipes.control.arms import clone_of, trained, windowed
 from recipes.control.evaluation import Mode, achieved, chance_returns, figures_of
 from recipes.data.control.episodes import ControlData
 from recipes.recipe import Batch, Metrics, Recipe, TaskConfig, fed, wide
-from zoo.blocks.api import ModelConfig
 from zoo.models.decision import DecisionConfig
 from zoo.registry import ConfigError, decode, describe
 
@@ -70,7 +69,7 @@ class Decision(Recipe):
         self.headline = (*names, f"test/spread@{data.targets[0]:g}", f"test/greedy_return@{data.targets[0]:g}")
         return data
 
-    def model_config(self, data: ControlData) -> ModelConfig:
+    def model_config(self, data: ControlData) -> DecisionConfig:
         value = self.settings.get("model") or "decision"
         value = {"family": value} if isinstance(value, str) else dict(value)
         value.setdefault("family", "decision")
@@ -97,7 +96,6 @@ class Decision(Recipe):
     def example_inputs(self, data: ControlData) -> tuple[Any, ...]:
         batch = data.train.batch([0], None)
         config = self.model_config(data)
-        assert isinstance(config, DecisionConfig)
         wanted = batch["returns"] if config.return_to_go else None
         return batch["states"], batch["actions"], wanted, batch["timesteps"]
 
@@ -189,7 +187,6 @@ class Decision(Recipe):
     def _clones(self, data: ControlData) -> list[tuple[str, nn.Module]]:
         """The trained arms. The windows of the best are drawn from the best episodes alone."""
         config = self.model_config(data)
-        assert isinstance(config, DecisionConfig)
         share = self.task.best_share
         sets = {
             "behaviour cloning": data.train,

@@ -37,8 +37,8 @@ def read_world(folder: Path) -> tuple[Environment, Scaling, list[float], Any]:
     path = folder / WORLD_FILE
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        world = {key: tuple(v) if isinstance(v, list) else v for key, v in held["environment"].items()}
-        scaling = {key: tuple(v) if isinstance(v, list) else v for key, v in held["scaling"].items()}
+        world: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in held["environment"].items()}
+        scaling: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in held["scaling"].items()}
         return Environment(**world), Scaling(**scaling), held["targets"], held["rollout"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"'{path}' is missing or damaged", "RUN_DIR") from None
