@@ -52,4 +52,4 @@ class AudioStem(nn.Module):
         if mask is not None:
             x = x.masked_fill(~mask[:, None, :: self.strides[0]], 0.0)
         x = F.gelu(self.second(x))  # (B, D, T)
-        return x.transpose(1, 2), self.mask(mask)  # (B, T, D), (B, T)
+        return x.transpose(1, 2).contiguous(), self.mask(mask)  # (B, T, D), (B, T); each norm would copy it else
