@@ -58,7 +58,8 @@ class _Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = _norm(dim), _norm(dim)
         self.attn = Attention(dim, num_heads=heads, qkv_bias=True)
-        self.mlp = Mlp(dim, 4 * dim, act_layer=lambda: nn.GELU(approximate="tanh"))
+        self.mlp = Mlp(dim, 4 * dim)
+        self.mlp.act = nn.GELU(approximate="tanh")
         self.adaLN_modulation = _adaln(dim, 6)
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
