@@ -37,7 +37,8 @@ class DitTask(TaskConfig):
     batch_size: Annotated[int, Field(gt=0)] = 128
     """Images a step."""
     process: Annotated[ProcessConfig, part("process")] = FlowConfig()
-    """How images are noised, what is predicted, and how samples are drawn: {name: flow, sampler: heun} ..."""
+    """How images are noised, what is predicted, and how samples are drawn: {name: flow, sampler: heun}, {name: ddpm,
+    clip: 1.0, sampler: ddim} ..."""
     guidance: Annotated[float, Field(ge=0)] = 1.0
     """Scale of classifier-free guidance in sampling; 1: none."""
     samples: Annotated[int, Field(ge=2)] = 500
@@ -82,29 +83,38 @@ class Dit(Recipe):
         made = describe("model", value["family"]).make
         if not issubclass(made if isinstance(made, type) else type(made()), DiTConfig):
             raise ConfigError(f"'{value['family']}' makes no images; choose dit or a preset of it", "model")
-        learned = bool(getattr(self.task.process, "learned_sigma", False))
         facts = {
             "image_size": list(data.preprocess.image_size),
             "channels": data.preprocess.channels,
             "num_classes": len(data.classes),
-            "learned_sigma": learned,
+            "learned_sigma": self._learned_sigma,
         }
         value |= {key: fact for key, fact in facts.items() if value.get(key) is None}
         config = decode("model", value, "model")
         assert isinstance(config, DiTConfig)
-        theirs = {key: fact for key, fact in facts.items() if key != "num_classes"}
-        for key, fact in theirs.items():
-            mine = getattr(config, key)
-            if (list(mine) if isinstance(mine, tuple) else mine) != fact:
-                whose = "process's" if key == "learned_sigma" else "data's"
-                raise ConfigError(f"should be the {whose} {fact}, got {mine}", f"model.{key}")
+        self._check(config, data)
+        return config
+
+    @property
+    def _learned_sigma(self) -> bool:
+        return bool(getattr(self.task.process, "learned_sigma", False))
+
+    def _check(self, config: DiTConfig, data: ImageData) -> None:
+        """Raises ConfigError where a model does not fit the data, the process or the guidance."""
+        wanted = {
+            "image_size": ("data", data.preprocess.image_size),
+            "channels": ("data", data.preprocess.channels),
+            "learned_sigma": ("process", self._learned_sigma),
+        }
+        for key, (whose, fact) in wanted.items():
+            if (mine := getattr(config, key)) != fact:
+                raise ConfigError(f"should be the {whose}'s {fact}, got {mine}", f"model.{key}")
         if config.num_classes < len(data.classes):
             text = f"should be the {len(data.classes)} classes of the data or more, got {config.num_classes}"
             raise ConfigError(text, "model.num_classes")
         if not config.label_dropout and {self.task.guidance, *self.task.guidance_curve} - {1.0}:
             text = "guidance needs a label for 'no class'; set it above 0, or task.guidance=1 task.guidance_curve=[]"
             raise ConfigError(text, "model.label_dropout")
-        return config
 
     def prepare(self, model: nn.Module, data: ImageData) -> None:
         found: Any = model
