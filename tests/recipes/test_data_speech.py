@@ -31,7 +31,7 @@ from recipes.data.text.draws import Draws
 from recipes.data.text.tokenizer_kinds import Words
 from tests.recipes.speech import tones, write_recordings
 from zoo.ops.log_mel import SAMPLE_RATE
-from zoo.registry import ConfigError, encode
+from zoo.registry import ConfigError, decode, encode
 
 VOICES = ["Alex", "Alicia", "Andy", "f1", "f2", "klatt", "klatt4", "Mike", "mike2", "max", "zac", "Andrea", "boris"]
 
@@ -410,4 +410,4 @@ def test_long_training_clips_are_left_out_and_test_clips_stay(tmp_path: Path) ->
 
 def test_settings_survive_a_round_trip() -> None:
     config = spoken_digits.SpokenDigits(clips=5, augment=SpeechAugment(noise=0.5))
-    assert spoken_digits.SpokenDigits(**encode(config)) == config
+    assert decode("data", encode(config), "data") == config
