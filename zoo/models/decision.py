@@ -247,6 +247,7 @@ register_preset(
         "dim": 64,
         "depth": 2,
         "heads": 2,
+        "init_std": "fan_in",
         "mixer": {"window": 30},
     },
 )
