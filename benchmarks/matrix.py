@@ -23,6 +23,7 @@ import zoo
 from benchmarks.files import results
 from benchmarks.words import WordsError, choice, split
 from zoo import registry
+from zoo.diffusion import FlowConfig
 from zoo.files import write_text
 
 __all__ = ["FAMILIES", "Cell", "cell", "choices_of", "table"]
@@ -82,6 +83,14 @@ def _vit(**choices: Any) -> Built:
     return model, lambda: F.cross_entropy(model(images), labels)
 
 
+def _dit(**choices: Any) -> Built:
+    sizes = {"dim": 16, "depth": 2, "heads": 2, "channels": 1, "num_classes": 4, "learned_sigma": False}
+    model = zoo.create_model("dit", image_size=8, patch_size=2, label_dropout=0.0, **sizes, **choices)
+    images, noise, t, labels = torch.randn(16, 1, 8, 8), torch.randn(16, 1, 8, 8), torch.rand(16), torch.arange(16) % 4
+    process = FlowConfig().build()
+    return model, lambda: process.loss(lambda x, t: model(x, t, labels), images, t=t, noise=noise).mean()
+
+
 def _scored(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
 
@@ -119,14 +128,32 @@ def _encoder_decoder(family: str, role: str = "mixer") -> Callable[..., Built]:
     return build
 
 
+def _decision(**choices: Any) -> Built:
+    sizes = {name: value for name, value in SIZES.items() if name in ("dim", "depth", "heads", "init_std")}
+    model = zoo.create_model("decision", state_dim=4, action_dim=3, discrete=True, max_timestep=9, **sizes, **choices)
+    states, actions, returns = torch.randn(4, 6, 4), torch.randint(3, (4, 6)), torch.rand(4, 6)
+    return model, lambda: _scored(model(states, actions, returns), actions)
+
+
+def _whisper(**choices: Any) -> Built:
+    model = zoo.create_model("whisper", mels=5, max_frames=14, start_id=0, **SIZES, **choices)
+    frames, target = torch.randn(4, 5, 14), torch.randint(12, (4, 6))
+    mask = torch.ones(4, 14, dtype=torch.bool)
+    mask[0, 8:] = False
+    return model, lambda: _scored(model(frames, target[:, :-1], source_mask=mask), target[:, 1:])
+
+
 FAMILIES: dict[str, Callable[..., Built]] = {
     "vit": _vit,
+    "dit": _dit,
     "gpt": _gpt,
     "bert": _bert,
     "electra": _electra,
     "t5": _encoder_decoder("t5"),
     "t5 cross": _encoder_decoder("t5", "cross"),
     "transformer": _encoder_decoder("transformer"),
+    "whisper": _whisper,
+    "decision": _decision,
 }
 
 

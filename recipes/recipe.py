@@ -42,7 +42,7 @@ class Recipe(ABC):
     """One task. It is made from plain settings, which it checks before anything is loaded or written."""
 
     task_type: ClassVar[type[TaskConfig]] = TaskConfig
-    headline: ClassVar[tuple[str, ...]] = ()
+    headline: tuple[str, ...] = ()
     """Metrics of the result table, the main one first."""
     loader_type: ClassVar[type[EpochLoader]] = EpochLoader
 

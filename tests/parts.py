@@ -22,6 +22,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "attention": [
         {"kv_heads": 1},
         {"kv_heads": 2, "bias": False, "out_bias": False},
+        {"key_bias": False, "kv_heads": 2},
         {"head_dim": 6, "value_dim": 3},
         {"head_dim": 4, "value_dim": 6, "kv_heads": 2},
         {"qk_norm": {"name": "rmsnorm"}},

@@ -78,7 +78,7 @@ def test_shape_and_dtype_are_kept(kind: str, name: str, dtype: torch.dtype) -> N
 def test_gradients_reach_every_parameter(kind: str, name: str) -> None:
     module, x = build(kind, name).double(), rows().requires_grad_()
     if name == "adaln_zero":  # starts as the identity: move it off its zeros first
-        torch.nn.init.normal_(module.modulation.weight)
+        torch.nn.init.normal_(module.modulation.projection.weight)
     weight = torch.randn(2, 11, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     (call(kind, module, x) * weight).sum().backward()
     assert x.grad is not None and x.grad.abs().max() > 0
@@ -204,19 +204,23 @@ def test_residuals_equal_their_formula() -> None:
         "sandwich": x + n(f(n(x))),
         "deepnorm": n((2 * 5) ** 0.25 * x + f(x)),
         "layerscale": x + 1e-4 * f(n(x)),
+        "adaln": x + f(n(x)),
         "adaln_zero": x,
     }
     assert set(expected) == set(registry.names("residual"))
     for name, value in expected.items():
         out = residual(name, depth=5)(x, f, Context(cond=cond))
         torch.testing.assert_close(out, value, rtol=0, atol=1e-10, msg=name)
-    block = residual("adaln_zero")
-    torch.nn.init.normal_(block.modulation.weight)
-    torch.nn.init.normal_(block.modulation.bias)
-    made = torch.nn.functional.silu(cond) @ block.modulation.weight.T + block.modulation.bias
-    shift, scale, gate = made[:, None].chunk(3, -1)
-    out = block(x, f, Context(cond=cond))
-    torch.testing.assert_close(out, x + gate * f(n(x) * (1 + scale) + shift), rtol=0, atol=1e-10)
+    for name in ("adaln", "adaln_zero"):
+        block = residual(name)
+        linear = block.modulation.projection
+        torch.nn.init.normal_(linear.weight)
+        torch.nn.init.normal_(linear.bias)
+        made = torch.nn.functional.silu(cond) @ linear.weight.T + linear.bias
+        shift, scale, *gate = made[:, None].chunk(3 if name == "adaln_zero" else 2, -1)
+        y = f(n(x) * (1 + scale) + shift)
+        out = block(x, f, Context(cond=cond))
+        torch.testing.assert_close(out, x + (gate[0] * y if gate else y), rtol=0, atol=1e-10)
 
 
 def test_a_residual_weight_scales_the_branch() -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "save_pretrained",
     "state_bytes",
     "to_hf",
+    "transcribe",
     "upcycle",
 ]
 
@@ -49,6 +50,7 @@ _HOMES = {
     "zoo.inspection": ("count",),
     "zoo.interop.hub": ("from_hf", "to_hf"),
     "zoo.generation": ("Generated", "GenerationConfig", "PromptCache", "generate", "prefill", "state_bytes"),
+    "zoo.speech": ("transcribe",),
     "zoo.library": (
         "create_ffn",
         "create_mixer",
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
         save_pretrained,
     )
     from zoo.registry import Config, ConfigError, register
+    from zoo.speech import transcribe
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute

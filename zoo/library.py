@@ -37,6 +37,7 @@ __all__ = [
 
 import_all("zoo.blocks")
 import_all("zoo.models")
+import_all("zoo.diffusion")
 
 
 def list_models() -> list[str]:

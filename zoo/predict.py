@@ -17,6 +17,7 @@ Answer for your own images and texts with the model of a finished run.
   python -m zoo.predict RUN_DIR image.png ...       vit: classes with probabilities, a line a file
   python -m zoo.predict RUN_DIR --prompt "In the"   gpt: the text goes on;  bert: masked places are filled
   python -m zoo.predict RUN_DIR --input FILE        t5, transformer: an answer to each line
+  python -m zoo.predict RUN_DIR --classes 3,7 --count 8 --out grid.png   dit: a picture, a row a class
 
 RUN_DIR is the folder that `python -m zoo.run` wrote. What follows it is what the run's recipe takes.
 """

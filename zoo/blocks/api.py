@@ -11,7 +11,7 @@ never stand in its config, so any mixer drops into any family. What a forward pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
@@ -134,8 +134,8 @@ class Context:
     """(B, S) bool, True = a real token of the memory."""
     last_only: bool = False
     """Only the last column is wanted, x (B, 1, D): the last block's feed-forward then sees no other (prefill)."""
-    cond: Tensor | None = None
-    """(B, C), the condition of adaLN."""
+    cond: Tensor | Sequence[Tensor] | None = None
+    """(B, C), the condition of adaLN; or the vectors (B, 1, D) that a shared `Modulation` made of it (adaln.py)."""
     counted: Tensor | None = None
     """(B, T) bool, the tokens that experts serve and count, where `token_mask` is left out because no real token sees
     the padding (it ends causal rows)."""

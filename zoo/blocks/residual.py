@@ -3,7 +3,7 @@
     pre         x + f(N(x))                        sandwich     x + N(f(N(x)))
     res_post    x + N(f(x))
     post        N(x + f(x))                        deepnorm     N(a x + b f(x))
-    layerscale  x + g * f(N(x))                    adaln_zero   x + g(c) * f(N(x) (1 + s(c)) + b(c))
+    layerscale  x + g * f(N(x))                    adaln, adaln_zero: with a condition, adaln.py
 
 Dropout and stochastic depth act on f's output, before it is scaled and added.
 """
@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from zoo.blocks.api import Context, NormConfig, ResidualConfig, Slot
 from zoo.blocks.norms import NoNormConfig
-from zoo.registry import ConfigError, register
+from zoo.registry import register
 
 __all__ = [
-    "AdaLNZeroConfig",
     "DeepNormConfig",
     "LayerScaleConfig",
     "PostConfig",
@@ -198,37 +197,3 @@ class LayerScale(Residual):
 
     def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
         return x + self.dropped(self.gamma * branch(self.norm(x)))  # (B, T, D)
-
-
-@register("residual", "adaln_zero", paper="Peebles & Xie 2022, arXiv:2212.09748")
-class AdaLNZeroConfig(ResidualConfig):
-    """Norm without own parameters, shifted, scaled and gated by the condition; starts as the identity."""
-
-    def build(self, slot: Slot, norm: NormConfig) -> Residual:
-        plain = norm.model_copy(update={"affine": False}) if "affine" in type(norm).model_fields else norm
-        return AdaLNZero(slot, plain)
-
-
-class AdaLNZero(Residual):
-    def __init__(self, slot: Slot, norm: NormConfig) -> None:
-        if slot.cond_dim is None:
-            raise ConfigError(
-                "residual 'adaln_zero' needs a condition, and this family has none; "
-                "choices without one: pre, post, res_post, sandwich, deepnorm, layerscale",
-                slot.where,
-            )
-        super().__init__(slot, norm)
-        self.modulation = nn.Linear(slot.cond_dim, 3 * slot.dim)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.modulation.weight)
-        nn.init.zeros_(self.modulation.bias)
-
-    def forward(self, x: Tensor, branch: Branch, context: Context) -> Tensor:
-        if context.cond is None:
-            raise ValueError("adaln_zero needs context.cond (B, C), got None")
-        modulation = self.modulation(nn.functional.silu(context.cond)).unsqueeze(1)  # (B, 1, 3 D)
-        shift, scale, gate = modulation.chunk(3, dim=-1)  # (B, 1, D) each
-        y = branch(torch.addcmul(shift, self.norm(x), 1.0 + scale))  # (B, T, D)
-        return torch.addcmul(x, gate, self.dropped(y))  # (B, T, D)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from zoo.generation.config import GenerationConfig
 from zoo.generation.decoder import Decoder
-from zoo.generation.logits import penalised
+from zoo.generation.logits import Rule, penalised
 from zoo.generation.prompts import Prompts
 from zoo.generation.result import Generated
 from zoo.generation.single import INTERVAL, check_finite, seen_tokens
@@ -55,7 +55,13 @@ def _take(rows: Tensor, index: Tensor) -> Tensor:
 
 
 def generate_beams(
-    decoder: Decoder, prompts: Prompts, config: GenerationConfig, *, vocab_size: int, history: Prompts | None = None
+    decoder: Decoder,
+    prompts: Prompts,
+    config: GenerationConfig,
+    *,
+    vocab_size: int,
+    history: Prompts | None = None,
+    rule: Rule | None = None,
 ) -> Generated:
     """Beam search, see `zoo.generate`."""
     device, batch = prompts.ids.device, prompts.ids.shape[0]
@@ -85,6 +91,8 @@ def generate_beams(
             check_finite(each.amax(-1), step, logits)
         if seen is not None:
             each = penalised(each, seen, config.repetition_penalty)
+        if rule is not None:
+            each = rule(tokens[..., :step].flatten(0, 1), each)
         each = each.view(batch, beams, -1)
         sums, index = (running[..., None] + each).flatten(1).topk(candidates, dim=1)  # (B, M)
         beam, token = index // vocab_size, index % vocab_size

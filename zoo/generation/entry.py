@@ -22,7 +22,8 @@ from zoo.blocks.api import Context
 from zoo.generation.beam import generate_beams
 from zoo.generation.config import GenerationConfig
 from zoo.generation.decoder import Decoder
-from zoo.generation.prompts import Prompts, as_batch, check_room, pack
+from zoo.generation.logits import Rule
+from zoo.generation.prompts import Prompts, as_batch, as_features, check_room, pack
 from zoo.generation.result import Generated
 from zoo.generation.single import generate_single
 from zoo.registry import ConfigError
@@ -43,6 +44,7 @@ def generate(
     use_state: bool = True,
     generator: torch.Generator | None = None,
     stream: Callable[[Tensor], object] | None = None,
+    rule: Rule | None = None,
     **choices: Any,
 ) -> Generated:
     """New tokens after each prompt.
@@ -50,10 +52,13 @@ def generate(
     ids: prompts: int (T,) or (B, T), or a list of rows of any lengths. An encoder-decoder starts with its
         `config.start_id` where they are left out.
     token_mask: (B, T) bool, True = a real token; padding may stand left, right or inside a row.
-    source, source_mask: what an encoder-decoder reads, in the same forms; it is encoded once.
+    source, source_mask: what an encoder-decoder reads, in the same forms; it is encoded once. Of a model that reads
+        features: (B, M, F) or (M, F), and the mask (B, F) of their frames.
     config, choices: a GenerationConfig, and fields of it as keywords, which come on top.
     state: of an earlier call (`keep_state`, `prefill`): ids are only the new tokens. It is written: clone it to keep it
         as it is.
+    rule: rule(new (N, n), logits (N, V)) -> logits (N, V), called at every step with the new tokens so far; -inf
+        excludes a token. It must not write into its arguments. Beam search gives it log-probabilities.
     history: the prompts that the state has seen, for the repetition penalty alone.
     use_state: False reads the whole row again at every step: slow, the same tokens.
     generator: of the draws, on the model's device; or give `seed`.
@@ -64,7 +69,19 @@ def generate(
     """
     with torch.inference_mode():
         result = _generate(
-            model, ids, token_mask, source, source_mask, config, state, history, use_state, generator, stream, choices
+            model,
+            ids,
+            token_mask,
+            source,
+            source_mask,
+            config,
+            state,
+            history,
+            use_state,
+            generator,
+            stream,
+            rule,
+            choices,
         )
     return _usable(result)
 
@@ -81,6 +98,7 @@ def _generate(
     use_state: bool,
     generator: torch.Generator | None,
     stream: Callable[[Tensor], object] | None,
+    rule: Rule | None,
     choices: dict[str, Any],
 ) -> Generated:
     options = _options(config, choices)
@@ -89,10 +107,11 @@ def _generate(
     _check_call(seq2seq, ids, source, source_mask, state, use_state, options, history, generator, device, stream)
     memory = memory_mask = None
     if source is not None:
-        source, memory_mask = as_batch(source, source_mask, "source", device)  # (B, S)
-        if memory_mask is not None and bool(memory_mask.all()):
-            memory_mask = None
-        if source.shape[1] == 0:
+        read = as_features if getattr(model, "reads", "ids") == "features" else as_batch
+        source, source_mask = read(source, source_mask, "source", device)  # (B, S) or (B, M, F)
+        if source_mask is not None and bool(source_mask.all()):
+            source_mask = None
+        if source.shape[-1] == 0:
             raise ConfigError("source holds no token; give one token or more")
     if ids is None:
         if not seq2seq:
@@ -116,16 +135,24 @@ def _generate(
         generator = torch.Generator(device).manual_seed(options.seed)
     with _evaluating(model):
         if source is not None:
-            memory = model.encode(source, memory_mask)  # (B, S, D)
+            memory = model.encode(source, source_mask)  # (B, S, D)
+            memory_mask = model.memory_mask(source_mask)
         if state is None and use_state:
             state = model.init_state(batch, width + max(options.max_new_tokens - 1, 0))
         decoder = Decoder(model, state=state, memory=memory, memory_mask=memory_mask)
         if options.max_new_tokens == 0:
             return _nothing(decoder, prompts, options)
         if options.beams > 1:
-            return generate_beams(decoder, prompts, options, vocab_size=vocab_size, history=earlier)
+            return generate_beams(decoder, prompts, options, vocab_size=vocab_size, history=earlier, rule=rule)
         return generate_single(
-            decoder, prompts, options, vocab_size=vocab_size, generator=generator, history=earlier, stream=stream
+            decoder,
+            prompts,
+            options,
+            vocab_size=vocab_size,
+            generator=generator,
+            history=earlier,
+            stream=stream,
+            rule=rule,
         )
 
 
@@ -165,7 +192,7 @@ def state_bytes(model: Any, batch: int, max_len: int, *, source_len: int = 0, dt
     memo |= {id(b): torch.empty_like(b, device="meta") for b in model.buffers()}
     shadow = copy.deepcopy(model, memo).to(dtype).eval()  # the same modules without their numbers
     state = shadow.init_state(batch, max_len, device="meta", dtype=dtype)
-    memory = shadow.encode(torch.zeros(batch, source_len, dtype=torch.int64, device="meta"))
+    memory = shadow.encode(shadow.empty_source(batch, source_len, "meta"))
     shadow.features(torch.zeros(batch, 1, dtype=torch.int64, device="meta"), Context(memory=memory), state)
     return state.nbytes()
 

@@ -7,13 +7,17 @@ it left; a token that is excluded has the logit -inf. At least one token always 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from zoo.generation.config import GenerationConfig
 
-__all__ = ["draw", "min_p", "penalised", "processed", "temperature", "top_k", "top_p"]
+__all__ = ["Rule", "draw", "min_p", "penalised", "processed", "temperature", "top_k", "top_p"]
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+"""New tokens (N, n) so far and logits (N, V) -> logits (N, V), -inf for a token that must not come."""
 
 
 def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo.blocks.positions.learned import LearnedPositions
 from zoo.registry import ConfigError
 
-__all__ = ["Prompts", "check_room", "pack", "pad"]
+__all__ = ["Prompts", "as_features", "check_room", "pack", "pad"]
 
 Ids = Tensor | Sequence[int] | Sequence[Sequence[int]] | Sequence[Tensor]
 
@@ -74,6 +74,23 @@ def as_batch(ids: Any, mask: Tensor | None, name: str, device: torch.device) -> 
             wanted, found = f"torch.bool of {tuple(ids.shape)}", f"{mask.dtype} of {tuple(mask.shape)}"
             raise ConfigError(f"the mask of {name} should be {wanted}, got {found}")
     return ids, mask
+
+
+def as_features(source: Any, mask: Tensor | None, name: str, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Features (B, M, F) on the device with the mask (B, F) of their frames. Raises ConfigError."""
+    if not isinstance(source, Tensor) or source.dim() not in (2, 3) or not source.is_floating_point():
+        found = f"{source.dtype} of {tuple(source.shape)}" if isinstance(source, Tensor) else type(source).__name__
+        raise ConfigError(f"{name} should be floating point features of (M, F) or (B, M, F), got {found}")
+    source = (source[None] if source.dim() == 2 else source).to(device)  # (B, M, F)
+    if mask is not None:
+        mask = (mask[None] if mask.dim() == 1 else mask).to(device)
+        if mask.dtype != torch.bool or mask.shape != (source.shape[0], source.shape[2]):
+            wanted, found = (
+                f"torch.bool of {(source.shape[0], source.shape[2])}",
+                f"{mask.dtype} of {tuple(mask.shape)}",
+            )
+            raise ConfigError(f"the mask of {name} should be {wanted}, got {found}")
+    return source, mask
 
 
 def pack(ids: Any, mask: Tensor | None, *, vocab_size: int, device: torch.device, bos_id: int | None) -> Prompts:

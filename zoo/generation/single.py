@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoo.generation.config import GenerationConfig
 from zoo.generation.decoder import Decoder
-from zoo.generation.logits import draw, processed
+from zoo.generation.logits import Rule, draw, processed
 from zoo.generation.prompts import Prompts
 from zoo.generation.result import Generated
 from zoo.generation.stopping import REASONS, Stopping
@@ -53,6 +53,7 @@ def generate_single(
     generator: torch.Generator | None = None,
     history: Prompts | None = None,
     stream: Callable[[Tensor], object] | None = None,
+    rule: Rule | None = None,
 ) -> Generated:
     """Greedy search or sampling, see `zoo.generate`."""
     ids, device = prompts.ids, prompts.ids.device
@@ -74,7 +75,8 @@ def generate_single(
     plain = not config.samples and seen is None
     made = 0
     for step in range(limit):
-        choice = logits if plain else processed(logits, config, seen)
+        choice = logits if rule is None else rule(tokens[:, :step], logits)  # (N, V)
+        choice = choice if plain else processed(choice, config, seen)
         token = draw(choice, generator) if config.samples else choice.argmax(-1)  # (N,)
         chosen = logits.log_softmax(-1).gather(1, token[:, None])  # (N, 1)
         if host:

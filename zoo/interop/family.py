@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -64,6 +65,10 @@ class Family:
     """Beginnings of the names of weights outside the trunk."""
     rename: Callable[[str], str] = lambda name: name
     """From names of earlier versions."""
+    attach: Callable[[Any, Path], None] = lambda model, folder: None
+    """Gives a model what else its folder holds, such as a tokenizer."""
+    attached: Callable[[Any, Path], None] = lambda model, folder: None
+    """Writes that into a folder."""
     buffers: tuple[str, ...] = ()
     """Ends of the names of stored tables that are not weights."""
 
@@ -208,7 +213,16 @@ def _names_first(path: str) -> tuple[str, bool, str]:
 
 
 _BALANCE = ("balance", "sequence_balance", "z_loss", "bias_rate", "capacity")
-_TRAINING = ("init_std", "scale_branches", "checkpointing", "drop_path", "dropout", "embedding_std", "head_dropout")
+_TRAINING = (
+    "init_std",
+    "scale_branches",
+    "checkpointing",
+    "drop_path",
+    "dropout",
+    "embedding_std",
+    "head_dropout",
+    "context",
+)
 
 
 def _computed(config: ModelConfig) -> dict[str, Any]:

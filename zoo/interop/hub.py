@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from zoo.interop import (
     hf_bart,
     hf_bert,
+    hf_decision,
     hf_deepseek,
     hf_electra,
     hf_gpt2,
@@ -38,16 +39,19 @@ from zoo.interop import (
     hf_switch,
     hf_t5,
     hf_vit,
+    hf_whisper,
 )
 from zoo.interop.family import Family, experts
 from zoo.interop.weights import load_weights, stored
 from zoo.models import electra
 from zoo.models.bert import BERTConfig
+from zoo.models.decision import DecisionConfig
 from zoo.models.electra import ELECTRAConfig
 from zoo.models.gpt import GPTConfig
 from zoo.models.t5 import T5Config
 from zoo.models.transformer import OriginalTransformerConfig
 from zoo.models.vit import ViT, ViTConfig
+from zoo.models.whisper import WhisperConfig
 from zoo.registry import ConfigError, nearest
 
 __all__ = ["FAMILIES", "from_hf", "to_hf"]
@@ -96,6 +100,8 @@ FAMILIES: dict[str, Family] = {
         hf_switch.SWITCH,
         hf_bart.BART,
         hf_bart.MARIAN,
+        hf_decision.DECISION,
+        hf_whisper.WHISPER,
         _VIT,
     )
 }
@@ -105,6 +111,7 @@ _HYBRIDS = {"gated_delta": "qwen3_next", "kda": "kimi_linear", "mamba": "jamba",
 """The model_type whose class has such a mixer in some of its layers."""
 
 _FILES = ["config.json", "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
+_FILES += ["tokenizer.json", "generation_config.json"]  # of Whisper
 
 
 def from_hf(
@@ -135,11 +142,12 @@ def from_hf(
         config = family.config_from(plain, weights, str(folder / "config.json"))
         with torch.device("meta"):
             model = config.build()
-        if isinstance(family, _ViTFamily):
+        if isinstance(family, _ViTFamily | hf_decision.DecisionFamily):  # maps of whole state dicts
             pairs = iter(family.from_huggingface(dict(weights), config).items())
         else:
             pairs = load_weights(family.rules(config), weights, weights.__getitem__)
         _fill(model, pairs, dtype, folder)
+    family.attach(model, folder)
     return model.eval()
 
 
@@ -161,6 +169,7 @@ def to_hf(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     family = FAMILIES[_model_type(config)]
     plain = family.config_to(config, family.sketch(model))  # type: ignore[arg-type]
     _write(folder, plain, family.to_huggingface(model))
+    family.attached(model, folder)
     return folder
 
 
@@ -168,6 +177,10 @@ def _model_type(config: Any) -> str:
     """The model_type whose class is nearest to a config; whether it fits is checked afterwards."""
     if isinstance(config, ViTConfig):
         return "vit"
+    if isinstance(config, DecisionConfig):
+        return "decision_transformer"
+    if isinstance(config, WhisperConfig):
+        return "whisper"
     if isinstance(config, T5Config):
         return "t5" if experts(config) is None else "switch_transformers"
     if isinstance(config, OriginalTransformerConfig):
@@ -203,7 +216,9 @@ def _model_type(config: Any) -> str:
             return "mixtral"
         return "mistral" if getattr(mixer, "window", None) is not None else "llama"
     name = getattr(config, "registered_name", "") or "this model"
-    raise ConfigError(f"'{name}' has no counterpart in transformers; choices: gpt, bert, electra, t5, transformer, vit")
+    raise ConfigError(
+        f"'{name}' has no counterpart in transformers; choices: gpt, bert, electra, t5, transformer, vit, whisper"
+    )
 
 
 def _write(folder: Path, plain: Mapping[str, Any], state: dict[str, Tensor]) -> None:

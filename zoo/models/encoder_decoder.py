@@ -11,7 +11,7 @@ vocabulary of its own or the head is untied.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -57,12 +57,25 @@ class EncoderDecoderConfig(TransformerConfig):
     def cross_mixer(self) -> MixerConfig:
         return self.cross or self.mixer.for_memory() or AttentionConfig()
 
+    @property
+    def max_source_len(self) -> int:
+        """Longest memory."""
+        return self.max_len
+
+    @property
+    def encoder_stack(self) -> EncoderDecoderConfig:
+        """The choices of the encoder's stack."""
+        return self.model_copy(update={"depth": self.depth if self.encoder_depth is None else self.encoder_depth})
+
     def build(self) -> EncoderDecoder:
         return EncoderDecoder(self)
 
 
 class EncoderDecoder(nn.Module):
     """source (B, S), target (B, T) -> logits (B, T, V)."""
+
+    reads: Literal["ids", "features"] = "ids"
+    """What a source is: token ids (B, S), or features (B, M, F) of frames."""
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
@@ -76,9 +89,8 @@ class EncoderDecoder(nn.Module):
         self.embed = TokenEmbedding(config.vocab_size, config.dim, **table)
         own = config.source_vocab_size
         self.source_embed = TokenEmbedding(own, config.dim, **table) if own is not None else None
-        depth = config.depth if config.encoder_depth is None else config.encoder_depth
-        encoder = slot.at(needs=Capability.BIDIRECTIONAL, where=f"{name}.encoder")
-        self.encoder = Stack(config.model_copy(update={"depth": depth}), encoder)
+        encoder = slot.at(needs=Capability.BIDIRECTIONAL, where=f"{name}.encoder", max_len=config.max_source_len)
+        self.encoder = Stack(config.encoder_stack, encoder)
         decoder = slot.at(
             causal=True, memory_dim=config.dim, needs=Capability.CAUSAL, where=f"{name}.decoder", shared={}
         )
@@ -96,6 +108,14 @@ class EncoderDecoder(nn.Module):
         """Source ids (B, S) -> memory (B, S, D)."""
         embed = self.source_embed if self.source_embed is not None else self.embed
         return self.encoder(embed(source), Context(token_mask=token_mask, record=record))
+
+    def memory_mask(self, source_mask: Tensor | None) -> Tensor | None:
+        """The mask (B, S) of the memory of a source with a mask."""
+        return source_mask
+
+    def empty_source(self, batch: int, length: int, device: torch.device | str | None = None) -> Tensor:
+        """A source of zeros."""
+        return torch.zeros(batch, length, dtype=torch.int64, device=device)
 
     def features(self, ids: Tensor, context: Context, state: StackState | None = None) -> Tensor:
         """Target ids (B, T) -> what the head reads (B, T, D), from `context.memory` or what the state keeps of it."""
@@ -117,7 +137,8 @@ class EncoderDecoder(nn.Module):
     ) -> Tensor:
         """Logits (B, T, V), those at t for the token after target t. A target padded on the right needs no mask."""
         memory = self.encode(source, source_mask, record)  # (B, S, D)
-        context = Context(token_mask=target_mask, memory=memory, memory_mask=source_mask, record=record)
+        mask = self.memory_mask(source_mask)
+        context = Context(token_mask=target_mask, memory=memory, memory_mask=mask, record=record)
         return self.head(self.features(target, context))
 
     def init_state(

@@ -19,6 +19,7 @@ from zoo.blocks.api import Capability, Context, MixerConfig, NormConfig, Positio
 from zoo.blocks.checks import check_mask, check_row
 from zoo.blocks.held_keys import held_keys, visibility
 from zoo.blocks.init import init_linear
+from zoo.blocks.partial_bias import PartialBiasLinear
 from zoo.blocks.positions.indices import token_positions
 from zoo.blocks.state import CrossState, Keys, KVState, WindowState
 from zoo.ops.attention import BiasFunction, attention, attention_maps, one_query_attention
@@ -45,6 +46,8 @@ class AttentionConfig(MixerConfig):
     """Value width V; None: K."""
     bias: bool = True
     """Biases of the query, key, value and gate projections."""
+    key_bias: bool = True
+    """False: no bias on the keys, which adds the same to all scores of a query (Whisper)."""
     out_bias: bool = True
     qk_norm: Annotated[NormConfig | None, part("norm")] = None
     """Norm over each head's queries and keys, before rotation (Henry et al. 2020, arXiv:2010.04245)."""
@@ -118,9 +121,9 @@ class Attention(Sublayer):
 
         if self.cross:
             self.q = nn.Linear(slot.dim, self.q_width, bias=config.bias)
-            self.kv = nn.Linear(memory_dim, self.k_width + self.v_width, bias=config.bias)
+            self.kv = self._projection(memory_dim, self.k_width + self.v_width, keys=0)
         else:
-            self.qkv = nn.Linear(slot.dim, self.q_width + self.k_width + self.v_width, bias=config.bias)
+            self.qkv = self._projection(slot.dim, self.q_width + self.k_width + self.v_width, keys=self.q_width)
         self.out = nn.Linear(self.heads * self.value_dim, slot.dim, bias=config.out_bias)
         self.wide_norm = config.qk_norm_over == "all"
         widths = (self.q_width, self.k_width) if self.wide_norm else (self.key_dim, self.key_dim)
@@ -145,6 +148,12 @@ class Attention(Sublayer):
             self.bias = module if position.place == "bias" else None
         self.undecayed = ("sink_logit",)
         self.reset_parameters()
+
+    def _projection(self, inputs: int, outputs: int, keys: int) -> nn.Linear:
+        """A fused projection whose keys start at output `keys`."""
+        if self.config.bias and not self.config.key_bias:
+            return PartialBiasLinear(inputs, outputs, start=keys, count=self.k_width)
+        return nn.Linear(inputs, outputs, bias=self.config.bias)
 
     def reset_parameters(self) -> None:
         if self.cross:
@@ -189,7 +198,8 @@ class Attention(Sublayer):
             return None
         heads, groups, both = self.heads, self.kv_heads, self.heads + self.kv_heads
         key_dim, value_dim, turned = self.key_dim, self.value_dim, self.q_width + self.k_width
-        qkv, out, q_norm, k_norm = few_rows(self.qkv), few_rows(self.out), self.q_norm, self.k_norm
+        fused = self.qkv.plain() if isinstance(self.qkv, PartialBiasLinear) else self.qkv
+        qkv, out, q_norm, k_norm = few_rows(fused), few_rows(self.out), self.q_norm, self.k_norm
         rotary: Any = self.rotary
 
         def step(x: Tensor, context: Context) -> Tensor:

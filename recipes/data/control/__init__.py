@@ -1,0 +1,1 @@
+"""Recorded episodes of environments: scripted controllers' and any local minari data set."""

@@ -1,0 +1,1 @@
+"""Recorded and synthesised speech with its words."""

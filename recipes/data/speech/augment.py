@@ -1,0 +1,73 @@
+"""Noise in the samples of a clip, and stretches taken out of its spectrogram.
+
+SpecAugment (Park et al. 2019, arXiv:1904.08779) without its time warp: `frequency_masks` bands of up to
+`frequency_width` mels, and `time_masks` stretches of up to the share `time_share` of a clip's own frames. They become
+the clip's mean. What happens to a clip depends on (seed, epoch, clip) alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from recipes.data.text.draws import Draws
+from zoo.registry import Config, ConfigError
+
+__all__ = ["SpeechAugment", "noisy", "spec_augment"]
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class SpeechAugment(Config):
+    """Augmentation of training clips; the defaults change nothing."""
+
+    noise: Share = 0.0
+    """Share of the clips that get white noise."""
+    snr: tuple[float, float] = (10.0, 35.0)
+    """Its level: decibels of the clip above it, uniform between these."""
+    frequency_masks: Count = 0
+    frequency_width: Count = 8
+    """Most mels of a band."""
+    time_masks: Count = 0
+    time_share: Share = 0.1
+    """Most frames of a stretch, as a share of the clip's."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> SpeechAugment:
+        if self.snr[0] > self.snr[1]:
+            raise ConfigError(f"should rise from the least to the most, got {list(self.snr)}", "snr")
+        return self
+
+
+def noisy(samples: Tensor, decibels: float, draw: np.random.Generator) -> Tensor:
+    """Samples (L,) with white noise `decibels` below their mean power."""
+    power = float(samples.square().mean()) * 10 ** (-decibels / 10)
+    noise = draw.standard_normal(samples.shape[0], dtype=np.float32)
+    return samples + torch.from_numpy(noise) * power**0.5
+
+
+def spec_augment(x: Tensor, frames: Tensor, config: SpeechAugment, draws: Draws) -> Tensor:
+    """Features (B, M, F) of clips of `frames` (B,) frames, with bands and stretches at each clip's mean. Frames beyond
+    a clip's end stay as they are."""
+    mels, width = x.shape[1:]
+    place, band = torch.arange(width), torch.arange(mels)
+    real = place < frames[:, None]  # (B, F)
+    gone = torch.zeros(x.shape, dtype=torch.bool)
+    for n in range(config.frequency_masks):
+        size, start = torch.from_numpy(draws.uniform(f"band {n}", 2)).unbind(1)  # (B,) each
+        size = (size * (min(config.frequency_width, mels) + 1)).long()
+        start = (start * (mels - size + 1)).long()
+        gone |= ((band >= start[:, None]) & (band < (start + size)[:, None]))[:, :, None]
+    for n in range(config.time_masks):
+        size, start = torch.from_numpy(draws.uniform(f"stretch {n}", 2)).unbind(1)
+        size = (size * (frames * config.time_share + 1)).long().minimum(frames)
+        start = (start * (frames - size + 1)).long()
+        gone |= ((place >= start[:, None]) & (place < (start + size)[:, None]))[:, None]
+    gone &= real[:, None]
+    mean = x.masked_fill(~real[:, None], 0).sum((1, 2)) / (frames * mels)  # (B,)
+    return torch.where(gone, mean[:, None, None].to(x.dtype), x)

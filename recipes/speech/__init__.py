@@ -1,0 +1,1 @@
+"""What the recipe of speech recognition is made of (recipes/whisper.py)."""
