@@ -1,4 +1,4 @@
-"""Recurrent mixers with a matrix per head as their state: linear attention, retention, GLA, Mamba-2, the delta rules.
+"""Mixers whose state is a matrix per head: linear attention, retention, lightning, GLA, Mamba-2, the delta rules.
 
     x --inputs--> q, k, v, decay, a, b --zoo/ops/recurrence.py--> y --outputs--> (B, T, D)
 

@@ -27,10 +27,10 @@ from torch.nn import functional as F
 from zoo.blocks.api import Slot
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.init import init_linear
+from zoo.blocks.matrix_mixer import Inputs, MatrixMixer
 from zoo.blocks.output_gate import GateName, OutputNorm
 from zoo.blocks.positions.alibi import alibi_slopes
-from zoo.blocks.recurrent_mixer import RecurrentConfig, RecurrentMixer, Tokens, heads_of
-from zoo.ops.recurrence import recurrence
+from zoo.blocks.recurrent_mixer import RecurrentConfig, Tokens, heads_of
 from zoo.registry import register
 
 __all__ = ["Lightning", "LightningConfig", "lightning_slopes"]
@@ -79,7 +79,7 @@ def lightning_slopes(
     return alibi_slopes(heads, dtype=dtype, device=device) * factors[name]
 
 
-class Lightning(RecurrentMixer):
+class Lightning(MatrixMixer):
     """(B, T, D) -> (B, T, D). See LightningConfig for the choices and the module docstring for the formula."""
 
     def __init__(self, config: LightningConfig, slot: Slot) -> None:
@@ -87,6 +87,7 @@ class Lightning(RecurrentMixer):
         self.config, self.where = config, slot.where
         self.layer, self.depth = slot.layer, slot.depth
         self.heads, self.head_dim = heads_of(slot, config.heads, config.head_dim)
+        self.sizes = (self.heads, self.head_dim, self.head_dim)
         width = self.heads * self.head_dim
         self.groups = self.heads if config.norm == "head" else 1
         self.qkv = nn.Linear(slot.dim, 3 * width, bias=False)
@@ -102,30 +103,17 @@ class Lightning(RecurrentMixer):
         if self.gate is not None:
             init_linear(self.gate, self._std)
 
-    def mix(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Tensor:
-        q, k, v = F.silu(self.qkv(x)).unflatten(-1, (3, self.heads, self.head_dim)).unbind(2)  # 3 (B, T, H, K)
+    def inputs(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Inputs:
+        q, k, v = F.silu(self.qkv(x)).unflatten(-1, (3, self.heads, self.head_dim)).unbind(-3)  # 3 (..., H, K)
         wide = torch.promote_types(q.dtype, torch.float32)
         slopes = lightning_slopes(
             self.config.slopes, self.heads, self.layer, self.depth, dtype=wide, device=x.device
         )  # (H,)
-        y, matrix = recurrence(
-            q,
-            k,
-            v,
-            -slopes,
-            state=None if state is None else state["matrix"],
-            mask=tokens.mask,
-            starts=tokens.starts,
-            chunk=self.config.chunk,
-        )  # (B, T, H, K), (B, H, K, K)
-        if state is not None:
-            state["matrix"] = matrix
-        y = y.flatten(2).unflatten(-1, (self.groups, -1))  # (B, T, 1 or H, H K or K)
-        return self.out(self.norm(y, None if self.gate is None else self.gate(x)))  # (B, T, D)
+        return Inputs(q, k, v, -slopes, rest=(x,))
 
-    def empty(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        shape = (batch, self.heads, self.head_dim, self.head_dim)
-        return {"matrix": torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))}
+    def outputs(self, y: Tensor, made: Inputs) -> Tensor:
+        y = y.flatten(-2).unflatten(-1, (self.groups, -1))  # (..., 1 or H, H K or K)
+        return super().outputs(y, made)  # (..., D)
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
         """The recurrence as written: decay, write and read, 2 a multiply-add."""
