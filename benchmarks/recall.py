@@ -161,6 +161,7 @@ def main(words: Sequence[str] | None = None) -> int:
         shown.add_row(
             name, f"{statistics.fmean(accuracies):.3f}", told, ", ".join(spent), f"{size:,}", f"{seconds:.0f}"
         )
+        console().print(f"{name}: {told} after {', '.join(spent)} steps, {seconds:.0f} s of CPU")
     console().print(shown)
     path = Path(values["out"]) if "out" in values else results() / "recall.json"
     command = " ".join(["python -m benchmarks.recall", *words])
