@@ -22,8 +22,13 @@ def tones(words: list[str], rate: int = RATE, seconds: float = 0.2) -> np.ndarra
     )
 
 
-def write_recordings(folder: Path, rows: int = 48, suffix: str = ".wav") -> Path:
-    """transcripts.csv and its files; speakers a to h."""
+def quiet(seconds: float, rate: int = RATE) -> np.ndarray:
+    """Samples (L,) of a pause."""
+    return (1e-3 * np.random.default_rng(0).standard_normal(int(rate * seconds))).astype("f4")
+
+
+def write_recordings(folder: Path, rows: int = 96, suffix: str = ".wav", margin: float = 0.0) -> Path:
+    """transcripts.csv and its files, with up to `margin` seconds before and after the words; speakers a to h."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(1)
     with (folder / "transcripts.csv").open("w", newline="", encoding="utf-8") as file:
@@ -31,7 +36,9 @@ def write_recordings(folder: Path, rows: int = 48, suffix: str = ".wav") -> Path
         table.writerow(["file", "text", "speaker"])
         for row in range(rows):
             words = draw.choice(list(TONES), size=draw.integers(1, 4)).tolist()
-            soundfile.write(folder / f"{row}{suffix}", tones(words), RATE)
+            before, after = (quiet(margin * share) for share in draw.random(2))
+            sound = np.concatenate([before, tones(words), after])
+            soundfile.write(folder / f"{row}{suffix}", sound, RATE)
             table.writerow([f"{row}{suffix}", " ".join(words).upper(), "abcdefgh"[row % 8]])
     return folder
 
@@ -54,7 +61,7 @@ def speech_settings(folder: Path, **changes: Any) -> dict[str, Any]:
         "optim": {"name": "adamw", "lr": 1e-2, "ema": 0.9, "schedule": {"name": "wsd", "warmup": 2}},
         "trainer": {"max_steps": 6, "log_every_n_steps": 2, "save_every": 3, "val_check_interval": 3},
         "logger": {"name": "csv"},
-        "task": {"batch_size": 8, "tokenizer": {"name": "words"}, "samples": 2},
+        "task": {"batch_size": 16, "tokenizer": {"name": "words"}, "samples": 2},
     }  # fmt: skip
     for key, value in changes.items():
         settings[key] = {**settings[key], **value} if isinstance(value, dict) else value

@@ -20,7 +20,7 @@ from datasets import Audio, ClassLabel, Features, Value
 from recipes.data.loader import EpochLoader
 from recipes.data.speech import spoken_digits, voices
 from recipes.data.speech.audio_folder import AudioFolder
-from recipes.data.speech.augment import SpeechAugment, noisy, spec_augment
+from recipes.data.speech.augment import SpeechAugment, noisy, spec_augment, warped
 from recipes.data.speech.cache import content_hash, read_audio, write_audio
 from recipes.data.speech.clips import Clips, StoredAudio
 from recipes.data.speech.examples import SpeechExamples, levelled
@@ -220,6 +220,17 @@ def test_masks_fall_on_each_clips_own_frames() -> None:
     assert (hits[0] > 0).float().mean() > 0.9 and (hits[1, :, :12] > 0).float().mean() > 0.9
 
 
+def test_a_warp_scales_the_axis_of_mels_of_each_clip() -> None:
+    """A ramp over the mels names its axis: a scaled ramp is a ramp of another slope, equal in all frames."""
+    ramp = torch.arange(20.0)[None, :, None].expand(6, 20, 4)
+    made = warped(ramp, 0.25, Draws((0, 0), list(range(6))))
+    slopes = made[:, 1, 0]
+    expected = (torch.arange(20.0) * slopes[:, None]).clamp(max=19.0)[:, :, None].expand(6, 20, 4)
+    torch.testing.assert_close(made, expected)
+    assert ((slopes >= 0.75) & (slopes <= 1.25)).all() and slopes.std() > 0.05
+    assert torch.equal(warped(ramp, 0.0, Draws((0, 0), list(range(6)))), ramp)
+
+
 def test_a_band_is_never_wider_than_asked() -> None:
     config = SpeechAugment(frequency_masks=1, frequency_width=3)
     sizes = set()
@@ -232,7 +243,7 @@ def test_a_band_is_never_wider_than_asked() -> None:
 
 
 def test_augmentation_depends_on_seed_epoch_and_clip_alone() -> None:
-    made = examples(clips([1600, 2400, 1600]), noise=1.0, frequency_masks=1, time_masks=1)
+    made = examples(clips([1600, 2400, 1600]), noise=1.0, warp=0.1, frequency_masks=1, time_masks=1)
     one = made.batch([0, 1, 2], (0, 3))["source"]
     two = made.batch([2, 0], (0, 3))["source"]
     torch.testing.assert_close(one[0, :, :10], two[1, :, :10], rtol=1e-5, atol=1e-5)

@@ -1,4 +1,8 @@
-"""Noise in the samples of a clip, and stretches taken out of its spectrogram.
+"""Noise in the samples of a clip, other vocal tracts, and stretches taken out of its spectrogram.
+
+Vocal tract length perturbation (Jaitly and Hinton 2013, ICML workshop): the frequency axis of a clip is stretched or
+squeezed, as if another person spoke. Here it is the axis of mels, y(m) = x(a m) with a in 1 - warp .. 1 + warp, between
+two mels by linear interpolation.
 
 SpecAugment (Park et al. 2019, arXiv:1904.08779) without its time warp: `frequency_masks` bands of up to
 `frequency_width` mels, and `time_masks` stretches of up to the share `time_share` of a clip's own frames. They become
@@ -17,7 +21,7 @@ from torch import Tensor
 from recipes.data.text.draws import Draws
 from zoo.registry import Config, ConfigError
 
-__all__ = ["SpeechAugment", "noisy", "spec_augment"]
+__all__ = ["SpeechAugment", "noisy", "spec_augment", "warped"]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -30,6 +34,8 @@ class SpeechAugment(Config):
     """Share of the clips that get white noise."""
     snr: tuple[float, float] = (10.0, 35.0)
     """Its level: decibels of the clip above it, uniform between these."""
+    warp: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Most that the axis of mels is stretched or squeezed by, as a share."""
     frequency_masks: Count = 0
     frequency_width: Count = 8
     """Most mels of a band."""
@@ -49,6 +55,17 @@ def noisy(samples: Tensor, decibels: float, draw: np.random.Generator) -> Tensor
     power = float(samples.square().mean()) * 10 ** (-decibels / 10)
     noise = draw.standard_normal(samples.shape[0], dtype=np.float32)
     return samples + torch.from_numpy(noise) * power**0.5
+
+
+def warped(x: Tensor, most: float, draws: Draws) -> Tensor:
+    """Features (B, M, F) with each clip's axis of mels scaled by its own factor; beyond the last mel, its value."""
+    factor = 1 + most * (2 * torch.from_numpy(draws.uniform("warp", 1)) - 1)  # (B, 1)
+    last = x.shape[1] - 1
+    place = (torch.arange(last + 1) * factor).clamp(max=last).to(x.dtype)  # (B, M)
+    low = place.long()
+    share = (place - low)[:, :, None]
+    below, above = (x.gather(1, n[:, :, None].expand_as(x)) for n in (low, (low + 1).clamp(max=last)))  # (B, M, F)
+    return torch.lerp(below, above, share)
 
 
 def spec_augment(x: Tensor, frames: Tensor, config: SpeechAugment, draws: Draws) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recipes.data.speech.augment import SpeechAugment, noisy, spec_augment
+from recipes.data.speech.augment import SpeechAugment, noisy, spec_augment, warped
 from recipes.data.speech.clips import Clips
 from recipes.data.text.draws import Draws
 from recipes.data.text.padding import IGNORE
@@ -107,6 +107,8 @@ class SpeechExamples:
         source = torch.zeros(len(rows), self.mels, mask.shape[1])
         for place, x in found.items():
             source[place, :, : x.shape[1]] = x
+        if augmented and self.augment.warp:
+            source = warped(source, self.augment.warp, draws)
         if augmented and (self.augment.frequency_masks or self.augment.time_masks):
             source = spec_augment(source, frames, self.augment, draws)
         return source, mask
