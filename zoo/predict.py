@@ -1,4 +1,4 @@
-"""Answers of a trained run for the user's own images and texts: `python -m zoo.predict RUN_DIR ...`."""
+"""Answers of a trained run for the user's own images, texts and sounds: `python -m zoo.predict RUN_DIR ...`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from zoo.cli.errors import guarded, refuse
 __all__ = ["main"]
 
 USAGE = """\
-Answer for your own images and texts with the model of a finished run.
+Answer for your own images, texts and sounds with the model of a finished run.
 
   python -m zoo.predict RUN_DIR image.png ...       vit: classes with probabilities, a line a file
   python -m zoo.predict RUN_DIR --prompt "In the"   gpt: the text goes on;  bert: masked places are filled
   python -m zoo.predict RUN_DIR --input FILE        t5, transformer: an answer to each line
+  python -m zoo.predict RUN_DIR file.wav ...        whisper: the words of each file
+  python -m zoo.predict RUN_DIR --target 400 --episodes 5   decision: returns of real episodes
   python -m zoo.predict RUN_DIR --classes 3,7 --count 8 --out grid.png   dit: a picture, a row a class
 
 RUN_DIR is the folder that `python -m zoo.run` wrote. What follows it is what the run's recipe takes.
