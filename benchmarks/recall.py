@@ -62,11 +62,20 @@ class Recall(nn.Module):
         config = decode("mixer", mixer)
         self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(DEPTH))
         self.convs = nn.ModuleList(ShortConv(DIM, CONV, bias=True, activation=False) for _ in range(DEPTH))
-        slot = Slot(dim=DIM, heads=1, max_len=LENGTH, depth=DEPTH, branches=DEPTH, causal=True, init_std="fan_in", where="recall")
+        slot = Slot(
+            dim=DIM,
+            heads=1,
+            max_len=LENGTH,
+            depth=DEPTH,
+            branches=DEPTH,
+            causal=True,
+            init_std="fan_in",
+            where="recall",
+        )
         self.mixers = nn.ModuleList(config.at(n, DEPTH).build(slot.at(layer=n)) for n in range(DEPTH))
         self.norm = nn.LayerNorm(DIM)
         for table in (self.embed, self.place):
-            nn.init.normal_(table.weight, std=0.02)
+            nn.init.normal_(table.weight, std=DIM**-0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embed(ids) + self.place.weight  # (B, T, D)

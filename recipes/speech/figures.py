@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from recipes.data.speech.clips import Clips
 from recipes.data.text.tokenizers import Tokenizer
@@ -79,17 +81,21 @@ def spectrogram_and_attention(
     return save_figure(figure, path)
 
 
+def _as_wav(samples: NDArray[np.float32], file: Any) -> None:
+    import soundfile
+
+    soundfile.write(file, samples, SAMPLE_RATE, format="WAV")
+
+
 def listening(answers: Sequence[str], clips: Clips, folder: Path, most: int) -> list[Path]:
     """Some test clips as wav files, and samples.txt with what was heard in each (and what was said)."""
     if not most or not len(clips):
         return []
-    import soundfile
-
     lines, written = [], []
     for place, row in enumerate(list(range(len(clips)))[:: max(1, len(clips) // most)][:most]):
         path = folder / f"sample_{place}.wav"
         samples = clips.read(row).numpy()
-        write_whole(path, lambda file, samples=samples: soundfile.write(file, samples, SAMPLE_RATE, format="WAV"))
+        write_whole(path, partial(_as_wav, samples))
         heard, said, speaker = answers[row], clips.texts[row], clips.speakers[row] or "nobody"
         lines.append(f"{path.name} ({speaker}): {heard}" + ("" if heard == said else f"   (said: {said})"))
         written.append(path)

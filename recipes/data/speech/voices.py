@@ -6,7 +6,7 @@ A family is a name without the digits behind it: klatt, klatt2 ... klatt6. Left 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def family(voice: str) -> str:
     return voice.rstrip("0123456789").lower()
 
 
-def split_voices(names: Iterable[str]) -> dict[str, Sequence[str]]:
+def split_voices(names: Iterable[str]) -> dict[str, list[str]]:
     """Voices of train, val and test: whole families, by the sha1 of their name."""
     found: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     for name in names:
