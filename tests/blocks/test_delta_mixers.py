@@ -359,3 +359,13 @@ def test_large_weights_stay_finite() -> None:
         for weight in mixer.parameters():
             weight.mul_(50.0)
         assert mixer(rows(length=200, dtype=torch.float32), Context()).isfinite().all()
+
+
+def test_rates_of_forgetting_start_where_they_are_told() -> None:
+    for low, high in ((0.0, 16.0), (0.5, 1.0)):
+        mixer: Any = zoo.create_mixer("gated_delta", dim=32, heads=16, causal=True, decay_rates=(low, high))
+        rates = mixer.decay.A_log.exp()
+        assert rates.min() >= low
+        assert rates.max() <= high * (1 + 1e-6)  # the rounding of a logarithm and its inverse
+    with pytest.raises(zoo.ConfigError, match="the lower rate, then the higher, got 2, 1"):
+        zoo.create_mixer("gated_delta", dim=32, heads=2, causal=True, decay_rates=(2.0, 1.0))

@@ -5,7 +5,7 @@
     g_t = -exp(A) softplus(alpha_t + dt)                                one number per head, A and dt as in Mamba
 
 All else is DeltaNet (delta.py), with values twice as wide as keys and a SiLU gate on the normed outputs. exp(A) starts
-uniform in 0 ... 16 as in the authors' code.
+uniform in 0 ... 16 as in the authors' code, unless `decay_rates` says otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from zoo.blocks.api import Slot
@@ -35,8 +35,18 @@ class GatedDeltaConfig(DeltaConfig):
     gate: GateName = "silu"
     """Gate of x on the heads' outputs."""
 
+    decay_rates: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]] = (0.0, 16.0)
+    """exp(A) starts uniform between these. With one head for a long memory the default may forget too fast to learn."""
+
+    @field_validator("decay_rates")
+    @classmethod
+    def _ordered(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if value[0] > value[1]:
+            raise ValueError(f"should be the lower rate, then the higher, got {value[0]:g}, {value[1]:g}")
+        return value
+
     def build_decay(self, slot: Slot, heads: int, key_dim: int) -> HeadDecay:
-        return HeadDecay(slot, heads)
+        return HeadDecay(slot, heads, self.decay_rates)
 
 
 class HeadDecay(nn.Module):
@@ -44,8 +54,9 @@ class HeadDecay(nn.Module):
 
     undecayed = ("A_log", "dt_bias")
 
-    def __init__(self, slot: Slot, heads: int) -> None:
+    def __init__(self, slot: Slot, heads: int, rates: tuple[float, float] = (0.0, 16.0)) -> None:
         super().__init__()
+        self.rates = rates
         self.alpha = nn.Linear(slot.dim, heads, bias=False)
         self.A_log = nn.Parameter(torch.empty(heads))
         self.dt_bias = nn.Parameter(torch.empty(heads))
@@ -54,7 +65,7 @@ class HeadDecay(nn.Module):
 
     def reset_parameters(self) -> None:
         init_linear(self.alpha, self._std)
-        init_log_uniform(self.A_log, 0.0, 16.0)
+        init_log_uniform(self.A_log, *self.rates)
         init_step_bias(self.dt_bias)
 
     def forward(self, x: Tensor) -> Tensor:
