@@ -49,7 +49,7 @@ ARMS: dict[str, Any] = {
     "linear_attention": {"name": "linear_attention", "heads": 1, "feature_map": "elu"},
     "taylor": {"name": "linear_attention", "heads": 1, "feature_map": "taylor"},
     # One head that starts with rates up to 16 forgets within some ten tokens: 0.09 after 1,000 steps (seeds 0 and 1).
-    "gated_delta": {"name": "gated_delta", "heads": 1, "expand_v": 1.0, "decay_rates": (0.0, 1.0)},
+    "gated_delta": {"name": "gated_delta", "heads": 1, "expand_v": 1.0, "decay_rates": (0.0, 0.1)},
 }
 """Mixers by the name of the arm; any registered mixer with its defaults is one too."""
 
