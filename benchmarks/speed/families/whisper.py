@@ -1,8 +1,8 @@
 """Whisper: the encoder trained, against Hugging Face's and openai-whisper's form; greedy decoding, against `generate`.
 
 fp32 weights, dropout 0, exact GELU. The encoder's case is the paper's window of 30 s at the size of "tiny"; the loss is
-the mean square of the memory. Decoding reads features and writes the same number of tokens on both sides, with no end
-token and no suppression; the encoder's pass is part of it.
+the mean square of the memory. Decoding writes the same number of tokens on both sides after a prompt of two, with no end
+token and no suppression: "decode" of audio that is encoded already, "encode+decode" of features.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.speed.arms import BACKWARD, OURS, Arm, Family, Target, supervise
 
 __all__ = ["DECODE", "FAMILY", "WhisperCase"]
 
-DECODE = "decode"
+DECODE, WHOLE = "decode", "encode+decode"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +67,16 @@ def _encoder(module: nn.Module, case: WhisperCase, output: Callable[[Any], Tenso
 
 
 class _Decoding(Arm):
-    """In evaluation mode in its one mode."""
+    """In evaluation mode in each mode."""
 
     def ready(self, mode: str) -> Callable[[], object]:
         return self.calls[mode]
 
 
-def _decoding(module: nn.Module, answer: Callable[[], Any]) -> Arm:
+def _decoding(module: nn.Module, **answers: Callable[[], Any]) -> Arm:
     module.eval()
-
-    def decode() -> Any:
-        with torch.inference_mode():
-            return answer()
-
-    return _Decoding({DECODE: decode}, module)
+    calls = {DECODE: torch.inference_mode()(answers["encoded"]), WHOLE: torch.inference_mode()(answers["whole"])}
+    return _Decoding(calls, module)
 
 
 class _Encoder(nn.Module):
@@ -98,18 +94,30 @@ class _Encoder(nn.Module):
 @FAMILY.peer(OURS)
 def zoo(case: WhisperCase) -> Arm:
     from zoo import create_model, generate
+    from zoo.blocks.api import Context
 
-    sizes = {"dim": case.dim, "depth": case.depth, "heads": case.heads, "mels": case.mels}
-    model = create_model("whisper", vocab_size=case.vocab_size, start_id=1, max_frames=case.frames, **sizes)
+    sizes: dict[str, Any] = {"dim": case.dim, "depth": case.depth, "heads": case.heads, "mels": case.mels}
+    model: Any = create_model("whisper", vocab_size=case.vocab_size, start_id=1, max_frames=case.frames, **sizes)
     if not case.new:
         return _encoder(_Encoder(model), case)
-    features = case.features()
-    return _decoding(model, lambda: generate(model, source=features, max_new_tokens=case.new))
+    features, prompt = case.features(), torch.tensor([[1, case.vocab_size - 1]]).expand(case.batch, -1)
+    memory = model.eval().encode(features).detach()
+
+    def encoded() -> Any:
+        state = model.init_state(case.batch, case.new + 2)
+        model.features(prompt[:, :1], Context(memory=memory), state)
+        return generate(model, prompt[:, 1:], state=state, max_new_tokens=case.new)
+
+    def whole() -> Any:
+        return generate(model, prompt, source=features, max_new_tokens=case.new)
+
+    return _decoding(model, encoded=encoded, whole=whole)
 
 
 @FAMILY.peer("transformers")
 def transformers(case: WhisperCase) -> Arm:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
+    from transformers.modeling_outputs import BaseModelOutput
 
     config = WhisperConfig(
         vocab_size=case.vocab_size,
@@ -133,10 +141,15 @@ def transformers(case: WhisperCase) -> Arm:
     model.model.encoder.embed_positions.requires_grad_(False)  # the sines, which are no weights
     if not case.new:
         return _encoder(model.model.encoder, case, lambda answer: answer.last_hidden_state)
-    model.generation_config.no_timestamps_token_id = case.vocab_size - 1
+    model.generation_config.no_timestamps_token_id = case.vocab_size - 1  # ends the prompt
     features = case.features()
+    memory = BaseModelOutput(model.eval().model.encoder(features).last_hidden_state.detach())
     settings = {"max_new_tokens": case.new, "do_sample": False, "num_beams": 1, "return_timestamps": False}
-    return _decoding(model, lambda: model.generate(features, **settings))
+    return _decoding(
+        model,
+        encoded=lambda: model.generate(encoder_outputs=memory, **settings),
+        whole=lambda: model.generate(features, **settings),
+    )
 
 
 class _OpenAIBlock(nn.Module):

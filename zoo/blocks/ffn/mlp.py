@@ -34,6 +34,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": torch._C._nn.gelu_,  # pyright: ignore[reportAttributeAccessIssue]
+    "gelu_tanh": lambda x: torch._C._nn.gelu_(x, approximate="tanh"),  # pyright: ignore[reportAttributeAccessIssue]
     "relu": F.relu_,
     "silu": lambda x: F.silu(x, inplace=True),
 }
