@@ -22,7 +22,7 @@ def pixel_log_likelihood(x: Tensor, mean: Tensor, log_variance: Tensor, levels: 
     """log of the mass that N(mean, e^log_variance) puts on each pixel's bin; x holds `levels` values from -1 to 1.
 
     Bins are 2 / (levels - 1) wide, and the outer ones reach to infinity. Masses below 1e-12 count as 1e-12. The normal
-    distribution is exact here; openai/guided-diffusion approximates it by a tanh, within 2e-4.
+    distribution is exact here; openai/guided-diffusion approximates it by a tanh.
     """
     inverse = torch.exp(-0.5 * log_variance)
     half = 1.0 / (levels - 1)
