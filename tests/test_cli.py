@@ -212,7 +212,7 @@ def test_every_config_is_accepted_by_its_part(kind: str) -> None:
         assert module
     load_kinds()
     for file in sorted((paths.config_dir() / kind).glob("*.yaml")):
-        extra = {"path": "somewhere"} if file.stem == "image_folder" else {}
+        extra = {"path": "somewhere"} if file.stem in ("image_folder", "audio_folder") else {}
         decode(kind, yaml.safe_load(file.read_text()) | extra, kind)
 
 
@@ -240,7 +240,7 @@ def test_rewriting_twice_changes_nothing() -> None:
     ("words", "told"),
     [
         ("", ["recipe", "choices:", "vit"]),
-        ("seed=1", ["recipe=bert", "choices: bert, gpt"]),
+        ("seed=1", ["recipe=bert", "choices: bert, decision, dit, gpt"]),
         ("recipe=", ["recipe", "name"]),
         ("recipe=null", ["recipe", "choices:", "vit"]),
         ("recipe=vitt", ["recipe", "'vitt'", "did you mean 'vit'", "choices:"]),

@@ -36,7 +36,7 @@ def test_a_bare_name_is_a_model() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "model: is required; choices: bert, decode, gpt, llama, mixers, t5, vit"),
+        ([], "model: is required; choices: bert, decision, decode, dit, gpt, llama, mixers, t5, vit, whisper"),
         (["rounds=3"], "model: is required"),
         (["model=vitt"], "unknown 'vitt', did you mean 'vit'?"),
         (["vitt"], "'vitt' is not key=value"),
@@ -80,5 +80,5 @@ def test_help_lists_families_and_keys(capsys: pytest.CaptureFixture[str]) -> Non
     for words in ([], ["--help"], ["model=vit", "-h"]):
         assert main(words) == 0
         said = capsys.readouterr().out
-        assert "families to measure: bert, decode, gpt, llama, mixers, t5, vit" in said
+        assert "families to measure: bert, decision, decode, dit, gpt, llama, mixers, t5, vit, whisper" in said
         assert "rounds=" in said

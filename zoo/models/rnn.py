@@ -98,6 +98,14 @@ class RNN(nn.Module):
         embed = self.source_embed if self.source_embed is not None else self.embed
         return masked_lstm(self.encoder, self.drop(embed(source)), token_mask)
 
+    def memory_mask(self, source_mask: Tensor | None) -> Tensor | None:
+        """The mask (B, S) of the memory of a source with a mask."""
+        return source_mask
+
+    def empty_source(self, batch: int, length: int, device: torch.device | str | None = None) -> Tensor:
+        """A source of zeros."""
+        return torch.zeros(batch, length, dtype=torch.int64, device=device)
+
     def features(self, ids: Tensor, context: Context, state: RecurrentState | None = None) -> Tensor:
         """Target ids (B, T) -> what the head reads (B, T, D), from `context.memory` or what the state keeps of it.
 
