@@ -1,7 +1,7 @@
 """Whisper: the encoder trained, against Hugging Face's and openai-whisper's form; greedy decoding, against `generate`.
 
 fp32 weights, dropout 0, exact GELU. The encoder's case is the paper's window of 30 s at the size of "tiny"; the loss is
-the mean square of the memory. Decoding writes the same number of tokens on both sides after a prompt of two, without end
+the mean square of the memory. Decoding writes the same number of tokens on both sides after a prompt of two, no end
 token and no suppression: "decode" of audio that is encoded already, "encode+decode" of features.
 """
 
