@@ -344,6 +344,12 @@ def test_a_later_layer_called_alone_says_what_it_lacks() -> None:
         model.blocks[1](rows(), Context())
 
 
+def test_a_width_of_one_does_not_broadcast() -> None:
+    mixer = MixerCase("rwkv7").build(causal=True, dtype=torch.float32)
+    with pytest.raises(ValueError, match=rf"x should be of width {DIM}, got \(2, 3, 1\)"):
+        mixer(torch.zeros(2, 3, 1), Context())
+
+
 def test_two_stacks_have_each_their_own_first_layer() -> None:
     """An encoder's values never reach the decoder."""
     choices = {"vocab_size": 12, "max_len": 16, "dim": 16, "depth": 2, "heads": 2}

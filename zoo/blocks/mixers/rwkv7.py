@@ -131,6 +131,8 @@ class RWKV7(MatrixMixer):
         self.norm.bias.zero_()
 
     def inputs(self, x: Tensor, tokens: Tokens, state: FixedState | None) -> Inputs:
+        if x.shape[-1] != self.dim:  # a width of 1 would broadcast in the mixes
+            raise ValueError(f"{self.where}: x should be of width {self.dim}, got {tuple(x.shape)}")
         before, last = token_shift(x, tokens, None if state is None else state["shift"])  # (B, T, D), (B, 1, D)
         if state is not None:
             state["shift"] = last
