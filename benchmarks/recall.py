@@ -1,6 +1,6 @@
 """Multi-query associative recall: how much of what was said before can a mixer find again?
 
-    python -m benchmarks.recall [mixer=attention,taylor,...] [seeds=3] [steps=1000] [lr=3e-3] [out=FILE]
+    python -m benchmarks.recall [mixer=attention,taylor,...] [seeds=3] [steps=1000] [lr=1e-2] [out=FILE]
 
 Arora et al. 2023 (Zoology), arXiv:2312.04927, with the layout of their generator: a row of T tokens begins with `pairs`
 keys, each followed by its value; later each key comes once more, and the token to tell there is its value. Keys come
@@ -9,7 +9,8 @@ drawn with a power law of exponent 0.01. Fresh rows in every step, 500 rows to t
 
 The model is theirs too: two layers of a mixer without feed-forwards, learned positions, tied head, and before every
 mixer a causal depthwise convolution of width 3, the same for all, which removes the phase in which attention learns to
-look at the previous token. Training stops at an accuracy of 0.995.
+look at the previous token. Training stops at an accuracy of 0.995. Unlike theirs, the matrices of the mixers are
+trained by Muon, all other parameters by AdamW (with AdamW alone, gated delta missed 0.9 in one of three seeds).
 
 Results say what is reached within these steps at this rate, not what a mixer can do at best.
 """
@@ -32,6 +33,7 @@ from torch.nn import functional as F
 import zoo
 from benchmarks.files import console, header, results, write_json
 from benchmarks.words import WordsError, choice, integer, split
+from recipes.muon import Muon
 from zoo.blocks.api import Context, Slot
 from zoo.blocks.recurrent_mixer import Tokens
 from zoo.blocks.short_conv import ShortConv
@@ -119,10 +121,7 @@ def train(mixer: Any, seed: int, steps: int, lr: float) -> Outcome:
     """Train on fresh rows and test on rows of another generator, every 100 steps."""
     torch.manual_seed(seed)
     model, begun = Recall(mixer), time.process_time()
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=lr)
+    optimizer = Muon(_groups(model), lr=lr)
     generator, test = torch.Generator().manual_seed(seed), rows(TEST, torch.Generator().manual_seed(1_000_003))
     accuracy, step = 0.0, 0
     while step < steps and accuracy < 0.995:
@@ -139,6 +138,18 @@ def train(mixer: Any, seed: int, steps: int, lr: float) -> Outcome:
     return Outcome(accuracy, step, time.process_time() - begun)
 
 
+def _groups(model: Recall) -> list[dict[str, Any]]:
+    """Matrices of the mixers for Muon; weight decay on them, on the tables and on the convolutions alone."""
+    inside = [module.weight for module in model.mixers.modules() if isinstance(module, nn.Linear)]
+    taken = {id(p) for p in inside}
+    others = [p for p in model.parameters() if id(p) not in taken]
+    return [
+        {"params": inside, "weight_decay": 0.1, "muon": True},
+        {"params": [p for p in others if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in others if p.dim() <= 1]},
+    ]
+
+
 @torch.no_grad()
 def _accuracy(model: Recall, ids: Tensor, labels: Tensor) -> float:
     asked = labels != IGNORED
@@ -153,7 +164,7 @@ def main(words: Sequence[str] | None = None) -> int:
         known = [*ARMS, *(name for name in zoo.list_mixers() if name not in ARMS)]
         names = [choice({"mixer": n}, "mixer", n, known) for n in values.get("mixer", ",".join(ARMS)).split(",")]
         seeds, steps = integer(values, "seeds", 3, 1, 100), integer(values, "steps", 1000, 1, 1_000_000)
-        lr = _positive(values.get("lr", "3e-3"))
+        lr = _positive(values.get("lr", "1e-2"))
     except WordsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
