@@ -20,7 +20,7 @@ from datasets import Audio, ClassLabel, Features, Value
 from recipes.data.loader import EpochLoader
 from recipes.data.speech import spoken_digits, voices
 from recipes.data.speech.audio_folder import AudioFolder
-from recipes.data.speech.augment import SpeechAugment, noisy, spec_augment, warped
+from recipes.data.speech.augment import SpeechAugment, echoed, noisy, spec_augment, tilted, warped
 from recipes.data.speech.cache import content_hash, read_audio, write_audio
 from recipes.data.speech.clips import Clips, StoredAudio
 from recipes.data.speech.examples import SpeechExamples, levelled
@@ -231,6 +231,33 @@ def test_a_warp_scales_the_axis_of_mels_of_each_clip() -> None:
     assert torch.equal(warped(ramp, 0.0, Draws((0, 0), list(range(6)))), ramp)
 
 
+def test_an_echo_adds_the_power_of_an_earlier_frame() -> None:
+    frames = torch.tensor([40, 40, 40, 7])
+    x = torch.rand(4, 5, 40, generator=torch.Generator().manual_seed(0))
+    made = echoed(x, frames, 1.0, Draws((0, 0), list(range(4))))
+    power, old = 10 ** (4 * made.double() - 4), 10 ** (4 * x.double() - 4)
+    added = power - old
+    for row, size in enumerate(frames.tolist()):
+        begun = int((added[row] > 1e-9).any(0).nonzero()[0])  # the first frame that hears it
+        assert 1 <= begun <= 15
+        gain = added[row, :, begun:size] / old[row, :, : size - begun]
+        torch.testing.assert_close(gain, gain.mean().expand_as(gain), rtol=1e-3, atol=1e-3)
+        assert 10**-1.2 <= float(gain.mean()) <= 1
+        assert torch.equal(made[row, :, size:], x[row, :, size:])
+    assert torch.equal(echoed(x, frames, 0.0, Draws((0, 0), list(range(4)))), x)
+
+
+def test_a_tilt_is_a_line_over_the_mels_of_each_clip() -> None:
+    frames = torch.tensor([6, 2])
+    made = tilted(torch.zeros(2, 5, 6), frames, 8.0, Draws((0, 0), [0, 1])) * 40  # decibels
+    assert made[1, :, 2:].abs().max() == 0
+    for row in made:
+        line = row[:, :1]
+        assert torch.equal(row[:, :2], line.expand(5, 2)) and 0 < line.abs().max() <= 8
+        torch.testing.assert_close(line.diff(dim=0, n=2), torch.zeros(3, 1), atol=1e-5, rtol=0)
+        assert line[2].abs() < 1e-6
+
+
 def test_a_band_is_never_wider_than_asked() -> None:
     config = SpeechAugment(frequency_masks=1, frequency_width=3)
     sizes = set()
@@ -243,7 +270,7 @@ def test_a_band_is_never_wider_than_asked() -> None:
 
 
 def test_augmentation_depends_on_seed_epoch_and_clip_alone() -> None:
-    made = examples(clips([1600, 2400, 1600]), noise=1.0, warp=0.1, frequency_masks=1, time_masks=1)
+    made = examples(clips([1600, 2400, 1600]), noise=1.0, warp=0.1, echo=0.7, tilt=5.0, frequency_masks=1, time_masks=1)
     one = made.batch([0, 1, 2], (0, 3))["source"]
     two = made.batch([2, 0], (0, 3))["source"]
     torch.testing.assert_close(one[0, :, :10], two[1, :, :10], rtol=1e-5, atol=1e-5)

@@ -1,8 +1,12 @@
-"""Noise in the samples of a clip, other vocal tracts, and stretches taken out of its spectrogram.
+"""Noise in the samples of a clip, other vocal tracts, rooms and microphones, and stretches of its spectrogram removed.
 
 Vocal tract length perturbation (Jaitly and Hinton 2013, ICML workshop): the frequency axis of a clip is stretched or
 squeezed, as if another person spoke. Here it is the axis of mels, y(m) = x(a m) with a in 1 - warp .. 1 + warp, between
 two mels by linear interpolation.
+
+Echo: a clip of power P(m, f) becomes P(m, f) + g P(m, f - d), the sound and one reflection of it, not in phase: the
+least of a room (for whole ones: Ko et al. 2017, ICASSP). Tilt: a straight line over the mels is added to the decibels,
+as another microphone might do; a plain form of FilterAugment (Nam et al. 2021, arXiv:2110.03282).
 
 SpecAugment (Park et al. 2019, arXiv:1904.08779) without its time warp: `frequency_masks` bands of up to
 `frequency_width` mels, and `time_masks` stretches of up to the share `time_share` of a clip's own frames. They become
@@ -21,7 +25,11 @@ from torch import Tensor
 from recipes.data.text.draws import Draws
 from zoo.registry import Config, ConfigError
 
-__all__ = ["SpeechAugment", "noisy", "spec_augment", "warped"]
+__all__ = ["SpeechAugment", "echoed", "noisy", "spec_augment", "tilted", "warped"]
+
+DECIBELS = 40.0
+"""Decibels that one unit of a feature is."""
+ECHO_FRAMES, ECHO_DECIBELS = 15, 12.0
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -36,6 +44,10 @@ class SpeechAugment(Config):
     """Its level: decibels of the clip above it, uniform between these."""
     warp: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Most that the axis of mels is stretched or squeezed by, as a share."""
+    echo: Share = 0.0
+    """Share of the clips that get an echo, 10 to 150 ms late and 0 to 12 decibels below."""
+    tilt: Annotated[float, Field(ge=0)] = 0.0
+    """Most decibels that the lowest and the highest mel are raised or lowered by, against each other."""
     frequency_masks: Count = 0
     frequency_width: Count = 8
     """Most mels of a band."""
@@ -66,6 +78,28 @@ def warped(x: Tensor, most: float, draws: Draws) -> Tensor:
     share = (place - low)[:, :, None]
     below, above = (x.gather(1, n[:, :, None].expand_as(x)) for n in (low, (low + 1).clamp(max=last)))  # (B, M, F)
     return torch.lerp(below, above, share)
+
+
+def echoed(x: Tensor, frames: Tensor, share: float, draws: Draws) -> Tensor:
+    """Features (B, M, F) of clips of `frames` (B,) frames, some with an echo. Frames beyond a clip's end stay."""
+    chance, late, below = torch.from_numpy(draws.uniform("echo", 3)).to(x.dtype).unbind(1)  # (B,) each
+    delay = 1 + (late * ECHO_FRAMES).long()
+    lower = torch.where(chance < share, ECHO_DECIBELS * below, torch.inf) / DECIBELS
+    place = torch.arange(x.shape[-1])
+    source = place - delay[:, None]  # (B, F)
+    copy = x.gather(2, source.clamp(min=0)[:, None].expand_as(x)) - lower[:, None, None]
+    heard = (source >= 0) & (place < frames[:, None])
+    louder, softer = torch.maximum(x, copy), torch.minimum(x, copy)
+    both = louder + torch.log10(1 + 10.0 ** (4 * (softer - louder))) / 4  # features are (log10 P + 4) / 4
+    return torch.where(heard[:, None], both, x)
+
+
+def tilted(x: Tensor, frames: Tensor, most: float, draws: Draws) -> Tensor:
+    """Features (B, M, F) of clips of `frames` (B,) frames, each with its own line over the mels; padding stays."""
+    slope = (2 * torch.from_numpy(draws.uniform("tilt", 1)).to(x.dtype) - 1) * (most / DECIBELS)  # (B, 1)
+    line = slope * torch.linspace(-1, 1, x.shape[1], dtype=x.dtype)  # (B, M)
+    real = torch.arange(x.shape[-1]) < frames[:, None]  # (B, F)
+    return x + line[:, :, None] * real[:, None]
 
 
 def spec_augment(x: Tensor, frames: Tensor, config: SpeechAugment, draws: Draws) -> Tensor:

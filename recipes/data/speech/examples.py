@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recipes.data.speech.augment import SpeechAugment, noisy, spec_augment, warped
+from recipes.data.speech.augment import SpeechAugment, echoed, noisy, spec_augment, tilted, warped
 from recipes.data.speech.clips import Clips
 from recipes.data.text.draws import Draws
 from recipes.data.text.padding import IGNORE
@@ -109,6 +109,10 @@ class SpeechExamples:
             source[place, :, : x.shape[1]] = x
         if augmented and self.augment.warp:
             source = warped(source, self.augment.warp, draws)
+        if augmented and self.augment.echo:
+            source = echoed(source, frames, self.augment.echo, draws)
+        if augmented and self.augment.tilt:
+            source = tilted(source, frames, self.augment.tilt, draws)
         if augmented and (self.augment.frequency_masks or self.augment.time_masks):
             source = spec_augment(source, frames, self.augment, draws)
         return source, mask
