@@ -1,6 +1,6 @@
 """Multi-query associative recall: how much of what was said before can a mixer find again?
 
-    python -m benchmarks.recall [mixer=attention,taylor,...] [seeds=3] [steps=1000] [lr=3e-3]
+    python -m benchmarks.recall [mixer=attention,taylor,...] [seeds=3] [steps=1000] [lr=5e-3]
                                 [optimizer=adamw|muon] [out=FILE]
 
 Arora et al. 2023 (Zoology), arXiv:2312.04927, with the layout of their generator: a row of T tokens begins with `pairs`
@@ -44,6 +44,7 @@ __all__ = ["ARMS", "Recall", "rows", "train"]
 
 LENGTH, PAIRS, VOCABULARY, DIM, DEPTH, BATCH, TEST, CONV = 64, 16, 256, 64, 2, 32, 500, 3
 POWER = 0.01
+WARMUP = 0.05  # share of the steps in which the rate rises
 IGNORED = -100
 KEYS = ("mixer", "seeds", "steps", "lr", "optimizer", "out")
 OPTIMIZERS = ("adamw", "muon")
@@ -123,8 +124,9 @@ def train(mixer: Any, seed: int, steps: int, lr: float, optimizer: str = "adamw"
     """Train on fresh rows and test on rows of another generator, every 100 steps."""
     torch.manual_seed(seed)
     model, begun = Recall(mixer), time.process_time()
-    optim = Muon(_groups(model, orthogonal=optimizer == "muon"), lr=lr, betas=(0.9, 0.999))
+    optim = Muon(_groups(model, orthogonal=optimizer == "muon"), lr=lr, betas=(0.9, 0.95))
     generator, test = torch.Generator().manual_seed(seed), rows(TEST, torch.Generator().manual_seed(1_000_003))
+    warmup = torch.optim.lr_scheduler.LambdaLR(optim, lambda done: min(1.0, (done + 1) / (WARMUP * steps)))
     accuracy, step = 0.0, 0
     while step < steps and accuracy < 0.995:
         model.train()
@@ -135,6 +137,7 @@ def train(mixer: Any, seed: int, steps: int, lr: float, optimizer: str = "adamw"
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optim.step()
+            warmup.step()
             step += 1
         accuracy = _accuracy(model.eval(), *test)
     return Outcome(accuracy, step, time.process_time() - begun)
@@ -166,7 +169,7 @@ def main(words: Sequence[str] | None = None) -> int:
         known = [*ARMS, *(name for name in zoo.list_mixers() if name not in ARMS)]
         names = [choice({"mixer": n}, "mixer", n, known) for n in values.get("mixer", ",".join(ARMS)).split(",")]
         seeds, steps = integer(values, "seeds", 3, 1, 100), integer(values, "steps", 1000, 1, 1_000_000)
-        lr = _positive(values.get("lr", "3e-3"))
+        lr = _positive(values.get("lr", "5e-3"))
         optimizer = choice(values, "optimizer", OPTIMIZERS[0], OPTIMIZERS)
     except WordsError as error:
         print(f"error: {error}", file=sys.stderr)
