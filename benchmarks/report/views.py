@@ -1,0 +1,344 @@
+"""The tables of the report, from comparisons."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.report import numbers
+from benchmarks.report.comparisons import Comparison, Entry
+from benchmarks.report.stand_in import holm, paired, sensitivity, spread, wilson
+from benchmarks.report.tables import Cell, Column, Table
+from benchmarks.suites.api import Row
+
+__all__ = ["costs", "matrix", "measured", "metrics", "normalised", "pairs", "runs", "troubles"]
+
+ARM = Column(name="arm")
+EMPTY = Cell("–")
+
+
+def measured(comparison: Comparison) -> Table:
+    """The primary metric of every arm, refused and failed ones among them."""
+    task, entries = comparison.task, comparison.ranked()
+    better = "higher" if task.higher_is_better else "lower"
+    tuned, judged = any(entry.curve for entry in entries), task.solved is not None
+    columns = [
+        ARM,
+        Column(name=task.primary, unit="mean [95 %]", numeric=True, help=f"{better} is better"),
+        Column(name="median", unit="[quartiles]", numeric=True),
+        Column(name="seeds", numeric=True, help="reported seeds with a finite value, of those that ran"),
+    ]
+    if judged:
+        columns.append(
+            Column(name="success", unit="share [95 %]", numeric=True, help=f"seeds that reach {task.solved:g}; Wilson")
+        )
+    if tuned:
+        columns += [
+            Column(name="rate", numeric=True, help="learning rate, chosen on other seeds"),
+            Column(name="sensitivity", numeric=True, help="mean distance from the best rate's value over the grid"),
+        ]
+    columns += [Column(name="state", unit="bytes", numeric=True), Column(name="status")]
+    rows = [_measured(entry, judged, tuned) for entry in entries]
+    return Table(title=comparison.name, columns=columns, rows=rows, notes=_notes(comparison), key=comparison.key)
+
+
+def _measured(entry: Entry, judged: bool, tuned: bool) -> list[Cell]:
+    values = entry.values(entry.task.primary)
+    cells = [Cell(entry.label, entry.label, note=_described(entry))]
+    if values:
+        found = spread(list(values.values()))
+        told = ", ".join(f"seed {seed}: {numbers.figure(value)}" for seed, value in values.items())
+        cells += [
+            Cell(numbers.interval(found.mean, found.low, found.high), found.mean, note=told),
+            Cell(numbers.interval(found.median, found.q1, found.q3), found.median),
+            Cell(f"{len(values)}" + (f" of {len(entry.reported)}" if entry.lost(entry.task.primary) else ""), len(values)),
+        ]
+    else:
+        cells += [EMPTY, EMPTY, Cell("0", 0)]
+    if judged:
+        cells.append(_success(entry))
+    if tuned:
+        edge = " (edge)" if entry.at_edge else ""
+        cells.append(Cell(numbers.rate(entry.lr) + edge, entry.lr, tone="bad" if edge else "") if entry.lr else EMPTY)
+        curve = {point.lr: point.mean for point in entry.curve}
+        cells.append(_number(sensitivity(curve, entry.task.higher_is_better)) if len(curve) > 1 else EMPTY)
+    outcome = entry.outcome
+    cells.append(Cell(numbers.data(outcome.state_bytes), outcome.state_bytes) if outcome else EMPTY)
+    cells.append(_status(entry))
+    return cells
+
+
+def _success(entry: Entry) -> Cell:
+    solved, ran = entry.task.solved, len(entry.reported)
+    if solved is None or not ran:
+        return EMPTY
+    values = entry.values(entry.task.primary).values()
+    reached = sum(value >= solved if entry.task.higher_is_better else value <= solved for value in values)
+    return Cell(numbers.interval(reached / ran, *wilson(reached, ran)), reached / ran, note=f"{reached} of {ran}")
+
+
+def _status(entry: Entry) -> Cell:
+    counts = {status: 0 for status in ("refused", "crashed", "timed out")}
+    for row in entry.troubled:
+        counts[row.status] += 1
+    told = [f"{count} {status}" for status, count in counts.items() if count]
+    if counts["refused"] == len(entry.rows):
+        told = ["refused"]
+    if entry.lost(entry.task.primary):
+        told.append(f"{entry.lost(entry.task.primary)} diverged")
+    messages = "; ".join(dict.fromkeys(row.message for row in entry.troubled))
+    return Cell(", ".join(told) or "ok", ", ".join(told) or "ok", tone="bad" if told else "quiet", note=messages)
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    notes = []
+    if not comparison.known:
+        notes.append(f"The suite {comparison.suite} is not installed here: its primary metric is guessed.")
+    for entry in comparison.entries:
+        if entry.superseded:
+            notes.append(f"{entry.label}: {entry.superseded} rows at an earlier learning rate are left out.")
+        notes += [f"{entry.label}: {text}" for text in dict.fromkeys(o.text for _, o in entry.reported) if text]
+    return notes
+
+
+def metrics(comparison: Comparison) -> Table | None:
+    """The other metrics, as means with intervals; None where the primary one is the only one."""
+    names = list(dict.fromkeys(name for e in comparison.entries for _, outcome in e.reported for name in outcome.metrics))
+    names = [name for name in names if name != comparison.task.primary]
+    if not names:
+        return None
+    rows = []
+    for entry in comparison.ranked():
+        cells = [Cell(entry.label, entry.label)]
+        for name in names:
+            values = list(entry.values(name).values())
+            found = spread(values) if values else None
+            cells.append(Cell(numbers.interval(found.mean, found.low, found.high), found.mean) if found else EMPTY)
+        rows.append(cells)
+    columns = [ARM, *(Column(name=name, unit="mean [95 %]", numeric=True) for name in names)]
+    return Table(title="Other metrics", columns=columns, rows=rows, key=f"{comparison.key} metrics")
+
+
+def pairs(comparison: Comparison) -> Table | None:
+    """Every arm against the reference, on equal seeds; None where there is nothing to pair."""
+    reference, primary = comparison.reference, comparison.task.primary
+    if reference is None:
+        return None
+    base = reference.values(primary)
+    found = []
+    for entry in comparison.ranked():
+        values = entry.values(primary)
+        seeds = [seed for seed in values if seed in base]
+        if entry is not reference and len(seeds) > 1:
+            found.append((entry, paired([values[seed] - base[seed] for seed in seeds])))
+    if not found:
+        return None
+    adjusted = holm([test.p for _, test in found])
+    rows = []
+    for (entry, test), p in zip(found, adjusted, strict=True):
+        clear = math.isfinite(p) and p < 0.05
+        gain = (test.mean > 0) == comparison.task.higher_is_better
+        verdict = ("better" if gain else "worse") if clear else "no difference shown"
+        rows.append(
+            [
+                Cell(entry.label, entry.label),
+                Cell(numbers.interval(test.mean, test.low, test.high), test.mean),
+                Cell(numbers.probability(test.p), test.p if math.isfinite(test.p) else None),
+                Cell(numbers.probability(p), p if math.isfinite(p) else None),
+                Cell(str(test.n), test.n),
+                Cell(verdict, verdict, tone=("good" if gain else "bad") if clear else "quiet"),
+            ]
+        )
+    columns = [
+        ARM,
+        Column(name=f"{primary} − {reference.label}", unit="mean [95 %]", numeric=True),
+        Column(name="p", numeric=True, help="paired, two-sided"),
+        Column(name="p, Holm", numeric=True, help=f"corrected over {len(found)} arms"),
+        Column(name="pairs", numeric=True, help="seeds that both ran"),
+        Column(name="at 0.05"),
+    ]
+    return Table(title=f"Against {reference.label}", columns=columns, rows=rows, key=f"{comparison.key} pairs")
+
+
+def costs(comparison: Comparison) -> Table:
+    """What each arm is made of and what was made equal: parameters, FLOPs, state, and the suite's words on matching."""
+    keys = list(dict.fromkeys(key for e in comparison.entries if e.outcome for key in e.outcome.matched))
+    columns = [
+        ARM,
+        Column(name="parameters", numeric=True),
+        Column(name="without embeddings", numeric=True),
+        Column(name="forward", unit="FLOPs a token", numeric=True),
+        Column(name="state", unit="bytes a row", numeric=True),
+        Column(name="peak memory", unit="bytes", numeric=True, help="largest of the arm's processes"),
+        Column(name="CPU time", unit="mean of a reported run", numeric=True, help="of the whole process"),
+        *(Column(name=key) for key in keys),
+    ]
+    rows = []
+    for entry in comparison.entries:
+        outcome = entry.outcome
+        if outcome is None:
+            rows.append([Cell(entry.label, entry.label), *[EMPTY] * (len(columns) - 1)])
+            continue
+        done = [row for row in entry.rows if row.status == "ok"]
+        runs = [row.cpu_seconds for row in done if row.job.role == "reported"] or [row.cpu_seconds for row in done]
+        peak, cpu = max(row.peak_bytes for row in done), sum(runs) / len(runs)
+        rows.append(
+            [
+                Cell(entry.label, entry.label),
+                Cell(f"{outcome.params:,}", outcome.params),
+                Cell(f"{outcome.params_non_embedding:,}", outcome.params_non_embedding),
+                Cell(numbers.count(outcome.flops_per_token), outcome.flops_per_token),
+                Cell(numbers.data(outcome.state_bytes), outcome.state_bytes, note=f"{outcome.state_bytes:,} bytes"),
+                Cell(numbers.data(peak), peak),
+                Cell(numbers.duration(cpu), cpu),
+                *(Cell(text, text) for text in (_plain(outcome.matched.get(key)) for key in keys)),
+            ]
+        )
+    return Table(title="What is matched, and what is not", columns=columns, rows=rows, key=f"{comparison.key} costs")
+
+
+def troubles(rows: Sequence[Row]) -> Table | None:
+    """Every refused, crashed or timed-out job with its sentence; None where there is none."""
+    found = [row for row in rows if row.status != "ok"]
+    if not found:
+        return None
+    columns = [
+        Column(name="status"),
+        Column(name="suite"),
+        Column(name="task"),
+        Column(name="size"),
+        ARM,
+        Column(name="role"),
+        Column(name="seed", numeric=True),
+        Column(name="rate", numeric=True),
+        Column(name="message"),
+    ]
+    cells = []
+    for row in found:
+        job = row.job
+        words = (row.status, job.suite, job.task, job.size, job.arm.name, job.role)
+        numbers_ = [Cell(str(job.seed), job.seed), Cell(numbers.rate(job.lr), job.lr)]
+        cells.append([*(Cell(word, word) for word in words), *numbers_, Cell(row.message, row.message)])
+    return Table(title="Refused, crashed, timed out", columns=columns, rows=cells)
+
+
+def normalised(entry: Entry, comparison: Comparison) -> float | None:
+    """The mean score with the trivial baseline at 0 and the reference at 1; None where one of them is missing."""
+    reference, task = comparison.reference, comparison.task
+    values, base = entry.values(task.primary), reference.values(task.primary) if reference else {}
+    if task.trivial is None or not values or not base:
+        return None
+    score, full = sum(values.values()) / len(values), sum(base.values()) / len(base)
+    return (score - task.trivial) / (full - task.trivial) if full != task.trivial else None
+
+
+def matrix(comparisons: Sequence[Comparison]) -> Table | None:
+    """Arms down, tasks across, normalised scores in the cells; None for a suite with one task or no baselines."""
+    scored = [c for c in comparisons if c.task.trivial is not None]
+    if len(scored) < 2:
+        return None
+    labels = list(dict.fromkeys(entry.label for c in scored for entry in c.entries))
+    sentences: list[str] = []
+    rows = [[Cell(label, label), *(_scored(c, label, sentences) for c in scored)] for label in labels]
+    references = dict.fromkeys(c.reference.label for c in scored if c.reference)
+    notes = [
+        f"0 is the trivial baseline of the task, 1 is {' or '.join(references)}; (n) was refused or failed: see below.",
+        *(f"({number}) {sentence}" for number, sentence in enumerate(sentences, 1)),
+    ]
+    first = scored[0]
+    columns = [ARM, *(Column(name=c.task.title or c.task.name, unit=c.told, numeric=True) for c in scored)]
+    title = f"{first.title}: normalised scores ({first.size})"
+    return Table(title=title, columns=columns, rows=rows, notes=notes, key=f"{first.suite} {first.size} matrix")
+
+
+def _scored(comparison: Comparison, label: str, sentences: list[str]) -> Cell:
+    entry = next((entry for entry in comparison.entries if entry.label == label), None)
+    if entry is None:
+        return Cell("not run", tone="quiet")
+    score = normalised(entry, comparison)
+    if score is not None:
+        values = list(entry.values(comparison.task.primary).values())
+        told = f"{comparison.task.primary} {numbers.figure(sum(values) / len(values))}, {len(values)} seeds"
+        return Cell(f"{score:.2f}", score, note=told, shade=min(1.0, max(0.0, score)))
+    if not entry.troubled:
+        return EMPTY
+    row = entry.troubled[0]
+    sentence = row.message if row.status == "refused" else f"{row.status}: {row.message}"
+    if sentence not in sentences:
+        sentences.append(sentence)
+    return Cell(f"({sentences.index(sentence) + 1})", tone="bad", note=sentence)
+
+
+def runs(rows: Sequence[Row]) -> Table:
+    """What was run: a line for each suite, size and command, with its hours."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.job.suite, row.job.size, row.command), []).append(row)
+    columns = [
+        Column(name="suite"),
+        Column(name="size"),
+        Column(name="jobs", numeric=True),
+        Column(name="ok", numeric=True),
+        Column(name="processes", unit="wall time together", numeric=True),
+        Column(name="CPU time", numeric=True),
+        Column(name="tuning seeds"),
+        Column(name="reported seeds"),
+        Column(name="machine"),
+        Column(name="versions"),
+        Column(name="taken", unit="UTC"),
+        Column(name="command"),
+    ]
+    cells = []
+    for (suite, size, command), members in groups.items():
+        seeds = [sorted({r.job.seed for r in members if r.job.role == role}) for role in ("tuning", "reported")]
+        wall, cpu = sum(r.seconds for r in members), sum(r.cpu_seconds for r in members)
+        done, days = sum(r.status == "ok" for r in members), sorted({r.taken[:10] for r in members})
+        days = days if len(days) < 3 else [days[0], days[-1]]
+        cells.append(
+            [
+                Cell(suite, suite),
+                Cell(size, size),
+                Cell(str(len(members)), len(members)),
+                Cell(str(done), done),
+                Cell(numbers.duration(wall), wall),
+                Cell(numbers.duration(cpu), cpu),
+                *(Cell(", ".join(map(str, told)) or "–") for told in seeds),
+                *(Cell(text, text) for text in (_machines(members), _versions(members), " to ".join(days), command)),
+            ]
+        )
+    return Table(title="Commands, machines, versions and hours", columns=columns, rows=cells)
+
+
+def _machines(rows: Sequence[Row]) -> str:
+    def told(machine: Mapping[str, Any]) -> str:
+        plain = {key: value for key, value in machine.items() if key not in ("versions", "load") and value is not None}
+        return ", ".join(f"{key} {_plain(value)}" for key, value in plain.items())
+
+    return "; ".join(dict.fromkeys(told(row.machine) for row in rows))
+
+
+def _versions(rows: Sequence[Row]) -> str:
+    found = (row.machine.get("versions", {}) for row in rows)
+    told = (", ".join(f"{name} {version}" for name, version in versions.items() if version) for versions in found)
+    return "; ".join(dict.fromkeys(text for text in told if text)) or "–"
+
+
+def _described(entry: Entry) -> str:
+    options = f", {_plain(dict(entry.arm.options))}" if entry.arm.options else ""
+    return f"mixer {_plain(entry.arm.mixer)}{options}"
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+    if isinstance(value, str):
+        return value
+    return f"{value:,.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def _number(value: float) -> Cell:
+    return Cell(numbers.figure(value), value if math.isfinite(value) else None)
