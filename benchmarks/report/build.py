@@ -12,7 +12,7 @@ import pandas as pd
 from benchmarks.report import numbers, views
 from benchmarks.report.claim import Claim, Finding, judge
 from benchmarks.report.comparisons import Comparison, compare
-from benchmarks.report.figures import Drawing, frontier, lengths, rates, scores
+from benchmarks.report.figures import Drawing, frontier, places, rates, scores
 from benchmarks.report.page import Block, Page, Part
 from benchmarks.report.rows import flat
 from benchmarks.report.style import Look, looks
@@ -93,7 +93,7 @@ def _part(comparisons: Sequence[Comparison], suite: Suite | None) -> Part:
 
 
 def _block(comparison: Comparison, shown: Mapping[str, Look]) -> Block:
-    drawn: list[Drawing | None] = [frontier(comparison, shown), rates(comparison, shown), *lengths(comparison, shown)]
+    drawn: list[Drawing | None] = [frontier(comparison, shown), rates(comparison, shown), *places(comparison, shown)]
     more = [views.metrics(comparison), views.costs(comparison)]
     return Block(
         measured=views.measured(comparison),
@@ -115,7 +115,7 @@ def _settings(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, 
 
 
 def _facts(rows: Sequence[Row], findings: Sequence[Finding]) -> list[tuple[str, str]]:
-    suites, arms = {row.job.suite for row in rows}, {(row.job.suite, row.job.arm.name) for row in rows}
+    suites, arms = {row.job.suite for row in rows}, {row.job.arm.name for row in rows}
     asked = [finding for finding in findings if finding.answer != "not run"]
     facts = [
         ("suites", f"{len(suites)}"),

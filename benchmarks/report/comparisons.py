@@ -115,9 +115,13 @@ class Comparison:
     """False where the suite is not installed, so that the primary metric is a guess."""
 
     @property
-    def name(self) -> str:
+    def heading(self) -> str:
         told = f", {self.told}" if self.told else ""
-        return f"{self.suite}: {self.task.title or self.task.name} ({self.size}{told})"
+        return f"{self.task.title or self.task.name} ({self.size}{told})"
+
+    @property
+    def name(self) -> str:
+        return f"{self.suite}: {self.heading}"
 
     @property
     def key(self) -> str:

@@ -1,4 +1,4 @@
-"""The figures: accuracy against state, metric against learning rate, metric against length, arms against tasks.
+"""The figures: accuracy against state, metric against learning rate, metric against place, arms against tasks.
 
 Every figure is drawn once by matplotlib; files and the page take it from there (inline.py). A point that tells
 something when it is reached is a line of its own with the group name `point-N`.
@@ -24,11 +24,11 @@ from benchmarks.report.style import INK, MUTED, Look
 from benchmarks.report.tables import slug
 from benchmarks.report.views import normalised
 
-__all__ = ["Drawing", "frontier", "lengths", "rates", "scores"]
+__all__ = ["Drawing", "frontier", "places", "rates", "scores"]
 
 WIDE, HIGH = 4.7, 3.0
 """Inches of the axes' figure without its legend: text stays readable where a page is 390 pixels wide."""
-POINTED = re.compile(r"(?P<name>[^@]+)@(?P<at>\d+(?:\.\d+)?)(?P<unit>.*)")
+POINTED = re.compile(r"(?P<name>[^@]+)@(?P<at>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>.*)")
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,10 @@ class _Board:
         self.owners[name] = arm
 
     def done(self, name: str, title: str, alt: str) -> Drawing:
-        self.axes.set_title(title)
+        with mpl.rc_context(SETTINGS):
+            self.axes.set_title(title)
         text = svg(self.figure, name)
+        self.figure.set_layout_engine("none")  # places are found: the second file keeps them
         return Drawing(slug(name), title, alt, text, png(self.figure), inline(text, self.labels, self.owners, alt))
 
 
@@ -95,7 +97,7 @@ def frontier(comparison: Comparison, looks: Mapping[str, Look]) -> Drawing | Non
     for entry, at, size in shown:
         told = f"{numbers.interval(at.mean, at.low, at.high)}, {numbers.data(size)} of state, {at.n} seeds"
         board.point(size, at.mean, entry.label, f"{entry.label}: {task.primary} {told}")
-    board.axes.set_xlabel("state of one row, bytes")
+    board.axes.set_xlabel("state of one row")
     board.axes.set_ylabel(f"{task.primary}, mean with 95 % interval")
     _baseline(board.axes, comparison)
     best = shown[0]
@@ -137,7 +139,7 @@ def rates(comparison: Comparison, looks: Mapping[str, Look]) -> Drawing | None:
     return board.done(f"{comparison.key} rates", f"{task.title or task.name}: {task.primary} against rate", alt)
 
 
-def lengths(comparison: Comparison, looks: Mapping[str, Look]) -> list[Drawing]:
+def places(comparison: Comparison, looks: Mapping[str, Look]) -> list[Drawing]:
     """Metrics measured at several places, `loss@1x, loss@2x, ...`, each against its place."""
     families: dict[tuple[str, str], dict[float, str]] = {}
     for entry in comparison.entries:
@@ -146,23 +148,23 @@ def lengths(comparison: Comparison, looks: Mapping[str, Look]) -> list[Drawing]:
                 if found := POINTED.fullmatch(metric):
                     families.setdefault((found["name"], found["unit"]), {})[float(found["at"])] = metric
     return [
-        _lengths(comparison, looks, name, unit, places)
-        for (name, unit), places in families.items()
-        if len(places) > 1
+        _places(comparison, looks, name, unit, found)
+        for (name, unit), found in families.items()
+        if len(found) > 1
     ]  # fmt: skip
 
 
-def _lengths(
-    comparison: Comparison, looks: Mapping[str, Look], name: str, unit: str, places: Mapping[float, str]
+def _places(
+    comparison: Comparison, looks: Mapping[str, Look], name: str, unit: str, metrics: Mapping[float, str]
 ) -> Drawing:
     series: list[tuple[Entry, list[tuple[float, float]]]] = []
     for entry in comparison.ranked():
-        found = [(at, list(entry.values(places[at]).values())) for at in sorted(places)]
+        found = [(at, list(entry.values(metrics[at]).values())) for at in sorted(metrics)]
         points = [(at, sum(values) / len(values)) for at, values in found if values]
         if points:
             series.append((entry, points))
     board = _Board({entry.label: looks[entry.label] for entry, _ in series})
-    _spaced(board.axes.set_xscale, [at for at in places if at > 0], len(places))
+    _spaced(board.axes.set_xscale, [at for at in metrics if at > 0], len(metrics))
     for entry, points in series:
         board.line([at for at, _ in points], [value for _, value in points], entry.label)
     for entry, points in series:
@@ -171,13 +173,13 @@ def _lengths(
             board.point(at, value, entry.label, label, 5.0)
     values = [value for _, points in series for _, value in points]
     _spaced(board.axes.set_yscale, [value for value in values if value > 0], len(values), beyond=300)
-    board.axes.set_xticks(sorted(places), [f"{at:g}{unit}" for at in sorted(places)])
+    board.axes.set_xticks(sorted(metrics), [f"{at:g}{unit}" for at in sorted(metrics)])
     board.axes.minorticks_off()
-    board.axes.set_xlabel("length")
+    board.axes.set_xlabel(f"x of {name}@x")
     board.axes.set_ylabel(f"{name}, mean of seeds")
-    title = f"{comparison.task.title or comparison.task.name}: {name} by length"
-    alt = f"{comparison.name}. {name} at {', '.join(f'{at:g}{unit}' for at in sorted(places))} for {len(series)} arms."
-    return board.done(f"{comparison.key} {name} by length", title, alt)
+    title = f"{comparison.task.title or comparison.task.name}: {name} at several places"
+    alt = f"{comparison.name}. {name} at {', '.join(f'{at:g}{unit}' for at in sorted(metrics))} for {len(series)} arms."
+    return board.done(f"{comparison.key} {name} {unit} places", title, alt)
 
 
 def scores(comparisons: Sequence[Comparison]) -> Drawing | None:

@@ -28,7 +28,7 @@ SETTINGS = {
     "axes.edgecolor": MUTED,
     "axes.labelcolor": INK,
     "axes.titlesize": 9.5,
-    "axes.titleweight": "semibold",
+    "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -103,4 +103,4 @@ def inline(text: str, labels: Mapping[str, str], arms: Mapping[str, str], alt: s
 
 def _themed(style: str) -> str:
     style = re.sub(r"#[0-9a-f]{6}", lambda found: THEME.get(found.group(), found.group()), style)
-    return re.sub(r"font: ([0-9.]+px) [^;]*", r"font-size: \1", style)  # the page's own typeface
+    return re.sub(r"font-family: [^;]*;? ?", "", style)  # the page has its own

@@ -9,23 +9,29 @@ __all__ = ["count", "data", "duration", "figure", "interval", "probability", "ra
 
 def figure(value: float | None) -> str:
     """Three digits behind the point for everyday sizes, three figures elsewhere."""
-    if value is None:
-        return "–"
-    if not math.isfinite(value):
-        return "not finite"
-    size = abs(value)
-    if value == 0 or 0.001 <= size < 100:
-        return f"{value:.3f}"
-    if 100 <= size < 1e5:
-        return f"{value:,.1f}" if size < 1e4 else f"{value:,.0f}"
-    return f"{value:.2e}"
+    return "–" if value is None else _written(value, value)
 
 
 def interval(mean: float | None, low: float | None, high: float | None) -> str:
-    """`mean [low, high]`, and the mean alone where nothing bounds it."""
+    """`mean [low, high]` with the digits that the mean asks for; the mean alone where nothing bounds it."""
     if mean is None or low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return figure(mean)
-    return f"{figure(mean)} [{figure(low)}, {figure(high)}]"
+    size = max(abs(mean), (high - low) / 2)
+    return f"{_written(mean, size)} [{_written(low, size)}, {_written(high, size)}]"
+
+
+def _written(value: float, size: float) -> str:
+    """The value as one of this size is written, with a minus sign that is one."""
+    if not math.isfinite(value):
+        return "not finite"
+    size = abs(size)
+    if size == 0 or 5e-4 <= size < 100:
+        text = f"{value:.3f}"
+    elif 100 <= size < 1e5:
+        text = f"{value:,.1f}" if size < 1e4 else f"{value:,.0f}"
+    else:
+        text = f"{value:.2e}"
+    return text.replace("-", "−", 1) if value < 0 and float(text.replace(",", "")) else text.removeprefix("-")
 
 
 def count(value: float | None) -> str:

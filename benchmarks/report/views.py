@@ -39,9 +39,9 @@ def measured(comparison: Comparison) -> Table:
             Column(name="rate", numeric=True, help="learning rate, chosen on other seeds"),
             Column(name="sensitivity", numeric=True, help="mean distance from the best rate's value over the grid"),
         ]
-    columns += [Column(name="state", unit="bytes", numeric=True), Column(name="status")]
+    columns += [Column(name="state", unit="a row", numeric=True), Column(name="status")]
     rows = [_measured(entry, judged, tuned) for entry in entries]
-    return Table(title=comparison.name, columns=columns, rows=rows, notes=_notes(comparison), key=comparison.key)
+    return Table(title=comparison.heading, columns=columns, rows=rows, notes=_notes(comparison), key=comparison.key)
 
 
 def _measured(entry: Entry, judged: bool, tuned: bool) -> list[Cell]:
@@ -170,8 +170,8 @@ def costs(comparison: Comparison) -> Table:
         Column(name="parameters", numeric=True),
         Column(name="without embeddings", numeric=True),
         Column(name="forward", unit="FLOPs a token", numeric=True),
-        Column(name="state", unit="bytes a row", numeric=True),
-        Column(name="peak memory", unit="bytes", numeric=True, help="largest of the arm's processes"),
+        Column(name="state", unit="a row", numeric=True),
+        Column(name="peak memory", numeric=True, help="largest of the arm's processes"),
         Column(name="CPU time", unit="mean of a reported run", numeric=True, help="of the whole process"),
         *(Column(name=key) for key in keys),
     ]
@@ -337,6 +337,8 @@ def _plain(value: Any) -> str:
         return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
     if isinstance(value, str):
         return value
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_plain, value)) or "–"
     return f"{value:,.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 

@@ -88,4 +88,7 @@ for (const figure of document.querySelectorAll("figure")) {
     });
   });
 }
+addEventListener("beforeprint", () => {
+  for (const part of document.querySelectorAll("details")) part.open = true;
+});
 addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
