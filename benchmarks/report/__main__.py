@@ -25,7 +25,9 @@ def main(words: Sequence[str] | None = None) -> int:
         folder = Path(values.get("rows", results() / "suites"))
         out = Path(values.get("out", results() / "report"))
         if not folder.is_dir():
-            raise WordsError(f"rows: '{folder}' is no folder; run `python -m benchmarks.run suite=recall size=smoke` first")
+            raise WordsError(
+                f"rows: '{folder}' is no folder; run `python -m benchmarks.run suite=recall size=smoke` first"
+            )
         rows, problems = read(folder)
         if not rows:
             raise WordsError(f"rows: no row in '{folder}' (looked for <size>/<suite>.jsonl)")

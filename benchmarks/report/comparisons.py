@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
+from benchmarks.processes import find_suite
 from benchmarks.suites.api import SIZES, Arm, Outcome, Row, Suite, Task
+from zoo.registry import ConfigError
 
 __all__ = ["Comparison", "Entry", "Point", "compare", "suites_of"]
 
@@ -147,13 +149,11 @@ class Comparison:
 
 
 def suites_of(rows: Sequence[Row]) -> dict[str, Suite]:
-    """The suites that rows name, as far as they can be imported."""
+    """The suites that rows name, as far as they are installed."""
     found: dict[str, Suite] = {}
     for name in dict.fromkeys(row.job.suite for row in rows):
-        try:
-            found[name] = import_module(f"benchmarks.suites.{name}").SUITE
-        except (ImportError, AttributeError, ValueError):
-            continue
+        with suppress(ConfigError, ImportError):
+            found[name] = find_suite(name)
     return found
 
 

@@ -61,7 +61,11 @@ class Page:
     def html(self) -> str:
         """The page's text."""
         environment = Environment(
-            loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+            loader=FileSystemLoader(FOLDER),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
         )
         css, js = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
         # `safe` by Markup: both are ours, and quotes in them are not to be escaped

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from benchmarks.suites.api import Arm, Job, Outcome, Row
+from benchmarks.rows import row_of
+from benchmarks.suites.api import Row
 
-__all__ = ["flat", "read", "row_of"]
-
-
-def row_of(plain: Mapping[str, Any]) -> Row:
-    """A row from its line. Raises KeyError or TypeError where fields are missing or unknown."""
-    job, outcome = plain["job"], plain["outcome"]
-    return Row(
-        **{
-            **plain,
-            "job": Job(**{**job, "arm": Arm(**job["arm"])}),
-            "outcome": None if outcome is None else Outcome(**outcome),
-        }
-    )
+__all__ = ["flat", "read"]
 
 
 def read(folder: Path) -> tuple[list[Row], list[str]]:

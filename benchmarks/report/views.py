@@ -53,7 +53,9 @@ def _measured(entry: Entry, judged: bool, tuned: bool) -> list[Cell]:
         cells += [
             Cell(numbers.interval(found.mean, found.low, found.high), found.mean, note=told),
             Cell(numbers.interval(found.median, found.q1, found.q3), found.median),
-            Cell(f"{len(values)}" + (f" of {len(entry.reported)}" if entry.lost(entry.task.primary) else ""), len(values)),
+            Cell(
+                f"{len(values)}" + (f" of {len(entry.reported)}" if entry.lost(entry.task.primary) else ""), len(values)
+            ),
         ]
     else:
         cells += [EMPTY, EMPTY, Cell("0", 0)]
@@ -105,7 +107,9 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def metrics(comparison: Comparison) -> Table | None:
     """The other metrics, as means with intervals; None where the primary one is the only one."""
-    names = list(dict.fromkeys(name for e in comparison.entries for _, outcome in e.reported for name in outcome.metrics))
+    names = list(
+        dict.fromkeys(name for e in comparison.entries for _, outcome in e.reported for name in outcome.metrics)
+    )
     names = [name for name in names if name != comparison.task.primary]
     if not names:
         return None

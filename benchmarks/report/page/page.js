@@ -57,28 +57,34 @@ everywhere.addEventListener("input", () => {
 
 // Figures: a pointer or the keyboard shows what a point tells; Tab reaches a figure, arrows go through its points.
 const tip = document.getElementById("tip");
+let told = null;
 
-function tell(point) {
-  tip.textContent = point.getAttribute("aria-label");
-  tip.hidden = false;
-  const at = point.getBoundingClientRect();
+function place() {
+  if (!told) return;
+  const at = told.getBoundingClientRect();
   const left = Math.min(Math.max(8, at.left + at.width / 2 - tip.offsetWidth / 2), innerWidth - tip.offsetWidth - 8);
   const above = at.top - tip.offsetHeight - 8;
   tip.style.left = `${left}px`;
   tip.style.top = `${above > 0 ? above : at.bottom + 8}px`;
 }
 
+function tell(point) {
+  told = point;
+  tip.hidden = point === null;
+  if (point) tip.textContent = point.getAttribute("aria-label");
+  place();
+}
+
 for (const figure of document.querySelectorAll("figure")) {
   const points = [...figure.querySelectorAll(".point")];
-  const hide = () => { tip.hidden = true; };
   points.forEach((point, n) => {
     point.addEventListener("pointerenter", () => tell(point));
-    point.addEventListener("pointerleave", hide);
+    point.addEventListener("pointerleave", () => tell(null));
     point.addEventListener("focus", () => tell(point));
-    point.addEventListener("blur", hide);
+    point.addEventListener("blur", () => tell(null));
     point.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-      if (event.key === "Escape") hide();
+      if (event.key === "Escape") tell(null);
       if (!step) return;
       event.preventDefault();
       const next = points[(n + step + points.length) % points.length];
@@ -88,7 +94,7 @@ for (const figure of document.querySelectorAll("figure")) {
     });
   });
 }
+addEventListener("scroll", place, { passive: true });
 addEventListener("beforeprint", () => {
   for (const part of document.querySelectorAll("details")) part.open = true;
 });
-addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });

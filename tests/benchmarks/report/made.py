@@ -120,11 +120,17 @@ def many() -> list[Row]:
     rows.append(row("mamba2", 5, 1e-2, status="crashed", message="RuntimeError: out of memory"))
     rows.append(row("retention", 1002, 1e-1, role="tuning", status="timed out", message="after 600 s"))
     rows.append(row("retention", 5, metrics={"accuracy": float("nan")}, state=16384))
-    for task, metric, base in (("vit", "test/accuracy", 0.93), ("gpt", "test/bits_per_character", 2.1), ("t5", "test/per", 0.3)):
+    for task, metric, base in (
+        ("vit", "test/accuracy", 0.93),
+        ("gpt", "test/bits_per_character", 2.1),
+        ("t5", "test/per", 0.3),
+    ):
         for n, arm in enumerate(ARMS):
             family = {"suite": "made_families", "task": task}
             if task == "t5" and arm == "mamba2":
-                refusal = "t5.decoder.cross: 'mamba2' cannot read a second sequence (needs CROSS). Fits: attention, mla."
+                refusal = (
+                    "t5.decoder.cross: 'mamba2' cannot read a second sequence (needs CROSS). Fits: attention, mla."
+                )
                 rows.append(row(arm, status="refused", message=refusal, **family))
                 continue
             worse = -0.02 * n if task == "vit" else 0.05 * n

@@ -75,7 +75,10 @@ def test_smoke_rows_are_never_asked_and_the_largest_size_is() -> None:
 
 
 def test_a_claim_without_its_arms_was_not_run() -> None:
-    assert asked(Gap(better=("attention", "hybrid*"), worse=("linear",), margin=0.3), seeds("attention", 0.9))[0] == "not run"
+    assert (
+        asked(Gap(better=("attention", "hybrid*"), worse=("linear",), margin=0.3), seeds("attention", 0.9))[0]
+        == "not run"
+    )
 
 
 def test_every_claim_tells_what_it_asks_and_where_it_is_known_from() -> None:

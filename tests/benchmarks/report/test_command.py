@@ -12,7 +12,11 @@ from tests.benchmarks.report.made import row, write
 
 
 def test_rows_become_a_folder_that_needs_no_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [row(arm, seed, suite="unknown_suite", state=s) for arm, s in (("attention", 99), ("my_own", 9)) for seed in (0, 1)]
+    rows = [
+        row(arm, seed, suite="unknown_suite", state=s)
+        for arm, s in (("attention", 99), ("my_own", 9))
+        for seed in (0, 1)
+    ]
     folder, out = write(rows, tmp_path / "rows"), tmp_path / "new" / "report"
     assert main([f"rows={folder}", f"out={out}"]) == 0
     assert "4 rows" in capsys.readouterr().out

@@ -69,7 +69,10 @@ def test_one_name_for_two_architectures_is_told_apart() -> None:
 def test_the_best_stands_first_and_those_without_a_figure_last() -> None:
     rows = [row("none", status="crashed", message="x"), row("low", metrics={"accuracy": 0.1}), row("high")]
     assert [entry.label for entry in compare(rows, SUITES)[0].ranked()] == ["high", "low", "none"]
-    losses = [row(a, suite="made_families", task="gpt", metrics={"test/bits_per_character": b}) for a, b in (("x", 3.0), ("y", 2.0))]
+    losses = [
+        row(a, suite="made_families", task="gpt", metrics={"test/bits_per_character": b})
+        for a, b in (("x", 3.0), ("y", 2.0))
+    ]
     assert [entry.label for entry in compare(losses, SUITES)[0].ranked()] == ["y", "x"]
 
 

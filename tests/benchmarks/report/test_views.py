@@ -88,7 +88,10 @@ def test_scores_are_normalised_between_the_trivial_answer_and_the_reference() ->
     vit, gpt = {"suite": "made_families", "task": "vit"}, {"suite": "made_families", "task": "gpt"}
     rows = [row("attention", metrics={"test/accuracy": 0.9}, **vit), row("kda", metrics={"test/accuracy": 0.5}, **vit)]
     rows += [row("attention", metrics={"test/bits_per_character": 2.4}, **gpt)]
-    rows += [row("kda", status="refused", message="cannot", **gpt), row("gla", status="timed out", message="600 s", **gpt)]
+    rows += [
+        row("kda", status="refused", message="cannot", **gpt),
+        row("gla", status="timed out", message="600 s", **gpt),
+    ]
     table = views.matrix(compare(rows, SUITES))
     assert table is not None
     assert cells(table, "kda")["vit"].order == pytest.approx((0.5 - 0.1) / (0.9 - 0.1))
