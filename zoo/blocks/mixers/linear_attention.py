@@ -251,6 +251,10 @@ class CrossLinearAttention(LinearAttention):
         """Random features, one write for each token of the memory and one read for each of x, 2 a multiply-add."""
         return batch * (length + memory_length) * (self._map_flops(1) + self._sum_flops())
 
+    def step_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        """One read of the sums that the state keeps."""
+        return batch * (self._map_flops(1) + self._sum_flops())
+
 
 class MemorySums(FixedState):
     """The sums over a memory, made at the first call; after it the memory is not needed again."""

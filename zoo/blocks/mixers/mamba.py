@@ -162,5 +162,5 @@ class Mamba(RecurrentMixer):
         return {"hidden": hidden, **tail}
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
-        """The scan as written: exponent, decay, write (2) and read (2), 6 a state; and the convolution."""
-        return batch * length * self.channels * (6 * self.config.state_size + 2 * self.config.conv)
+        """The scan as written: d A, decay, d B, write (2) and read (2), 7 a state; the skip; and the convolution."""
+        return batch * length * self.channels * (7 * self.config.state_size + 2 + 2 * self.config.conv)
