@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Literal, Protocol
 
 from scipy.stats import spearmanr
@@ -17,7 +18,7 @@ from scipy.stats import spearmanr
 from benchmarks.report.comparisons import Comparison, Entry
 from benchmarks.report.numbers import figure
 
-__all__ = ["Claim", "Finding", "Gap", "Limit", "Rises", "Shape", "judge"]
+__all__ = ["Claim", "Factor", "Finding", "Gap", "Limit", "Order", "Rises", "Shape", "judge"]
 
 Answer = Literal["holds", "does not hold", "not run"]
 Patterns = tuple[str, ...]
@@ -63,7 +64,10 @@ class Gap:
     @property
     def asked(self) -> str:
         at = f" at rate {self.lr:g}" if self.lr else ""
-        return f"{' and '.join(self.better)} better than {' and '.join(self.worse)} by {self.margin:g}{at}"
+        better, worse = (" and ".join(names) for names in (self.better, self.worse))
+        if self.margin < 0:
+            return f"{better} at most {-self.margin:g} worse than {worse}{at}"
+        return f"{better} better than {worse} by {self.margin:g}{at}"
 
     def measure(self, comparison: Comparison) -> tuple[bool, float, str] | None:
         sides = [_medians(comparison, names, self.metric, self.lr) for names in (self.better, self.worse)]
@@ -104,7 +108,7 @@ class Rises:
 
     arms: Patterns = ("*",)
     least: float = 0.8
-    fewest: int = 4
+    fewest: int = 3
     """Arms below which a rank correlation says nothing."""
 
     @property
@@ -119,6 +123,48 @@ class Rises:
         sign = 1 if comparison.task.higher_is_better else -1
         rank = float(spearmanr([sizes[label] for label in found], [sign * v for v in found.values()]).statistic)  # type: ignore[attr-defined]
         return rank >= self.least, rank - self.least, f"Spearman {figure(rank)} over {len(found)} arms"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """The metric of `lower` is at most `most` times that of `higher`."""
+
+    lower: str
+    higher: str
+    most: float
+    metric: str | None = None
+
+    @property
+    def asked(self) -> str:
+        return f"{self.metric or 'primary metric'} of {self.lower} at most {self.most:g} times that of {self.higher}"
+
+    def measure(self, comparison: Comparison) -> tuple[bool, float, str] | None:
+        sides = [_medians(comparison, (name,), self.metric) for name in (self.lower, self.higher)]
+        if not all(sides):
+            return None
+        low, high = max(sides[0].values()), min(sides[1].values())
+        return low <= self.most * high, self.most * high - low, f"{_told(sides[0])} against {_told(sides[1])}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """The arms stand in this order, the best first; equals are in order."""
+
+    arms: Patterns
+    metric: str | None = None
+
+    @property
+    def asked(self) -> str:
+        return " no worse than ".join(self.arms)
+
+    def measure(self, comparison: Comparison) -> tuple[bool, float, str] | None:
+        found = _medians(comparison, self.arms, self.metric)
+        if len(found) < len(self.arms):
+            return None
+        sign = 1 if comparison.task.higher_is_better else -1
+        values = [sign * found[arm] for arm in self.arms]
+        gap = min(a - b for a, b in pairwise(values))
+        return gap >= 0, gap, _told(found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,42 +1,91 @@
 """The claims: known results with the inequality that a correct implementation should show at this scale.
 
 Margins are those thought reachable in minutes on two cores; published gaps, at published sizes, are larger. A pattern
-names arms, `*` and all.
+names arms as their suite does, with shell wildcards.
 """
 
 from __future__ import annotations
 
-from benchmarks.report.claim import Claim, Gap, Limit, Rises
+from benchmarks.report.claim import Claim, Factor, Gap, Limit, Order, Rises, Shape
 
 __all__ = ["CLAIMS"]
 
+ZOOLOGY, BASED = "Arora et al. 2023, arXiv:2312.04927", "Arora et al. 2024, arXiv:2402.18668"
+ALIBI, XIONG = "Press et al. 2021, arXiv:2108.12409", "Xiong et al. 2020, arXiv:2002.04745"
+
+
+def _recall(text: str, shape: Shape, paper: str = BASED) -> Claim:
+    return Claim(text=f"Recall: {text}", paper=paper, suite="recall", task="mqar", shape=shape)
+
+
+def _position(text: str, shape: Shape, paper: str = ALIBI, task: str = "language") -> Claim:
+    return Claim(text=f"Extrapolation: {text}", paper=paper, suite="position", task=task, shape=shape)
+
+
+def _stability(text: str, task: str, shape: Shape, paper: str = XIONG) -> Claim:
+    return Claim(text=f"Stability: {text}", paper=paper, suite="stability", task=task, shape=shape)
+
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        text="Recall: attention and hybrids above elu-linear attention",
-        paper="Arora et al. 2023, arXiv:2312.04927",
-        suite="recall",
-        task="*",
-        shape=Gap(better=("attention", "hybrid*"), worse=("linear_attention",), margin=0.3),
+    _recall(
+        "attention and hybrids above elu-linear attention",
+        Gap(better=("attention", "hybrid*"), worse=("linear_attention",), margin=0.3),
+        ZOOLOGY,
     ),
-    Claim(
-        text="Recall: accuracy rises with state bytes",
-        paper="Arora et al. 2024, arXiv:2402.18668",
-        suite="recall",
-        task="*",
-        shape=Rises(),
+    _recall("attention solves it", Limit(arms=("attention",), least=0.95), ZOOLOGY),
+    _recall("rises with state bytes, all arms", Rises(arms=("*",))),
+    _recall("rises with state bytes, windows of attention", Rises(arms=("attention", "attention, window*"))),
+    _recall("rises with state bytes, Taylor features", Rises(arms=("taylor*",))),
+    _recall("rises with state bytes, gated delta rule", Rises(arms=("gated_delta*",))),
+    _recall("rises with state bytes, Mamba-2", Rises(arms=("mamba2*",))),
+    _position("ALiBi and T5 bias stay flat", Limit(arms=("ALiBi", "T5 bias"), metric="growth", most=0.1)),
+    _position("sinusoidal does not", Limit(arms=("sinusoidal",), metric="growth", least=0.3)),
+    _position("ALiBi before rotary", Gap(better=("ALiBi",), worse=("rotary",), margin=0.3)),
+    _position("T5 bias before rotary", Gap(better=("T5 bias",), worse=("rotary",), margin=0.1)),
+    _position("rotary before sinusoidal", Gap(better=("rotary",), worse=("sinusoidal",), margin=0.2)),
+    _position(
+        "YaRN, NTK, interpolation, plain rotary",
+        Order(arms=("rotary, YaRN", "rotary, NTK", "rotary, PI", "rotary")),
+        "Peng et al. 2023, arXiv:2309.00071",
     ),
-    Claim(
-        text="Extrapolation: ALiBi flat beyond the trained length",
-        paper="Press et al. 2021, arXiv:2108.12409",
-        suite="position",
-        task="language",
-        shape=Limit(arms=("ALiBi",), metric="growth", most=0.1),
+    _position(
+        "interpolation harms the trained length, YaRN less",
+        Gap(better=("rotary, YaRN",), worse=("rotary, PI",), margin=0.02, metric="loss@1x"),
+        "Peng et al. 2023, arXiv:2309.00071",
     ),
-    Claim(
-        text="Extrapolation: sinusoidal fails where ALiBi and T5 bias do not",
-        paper="Press et al. 2021, arXiv:2108.12409",
-        suite="position",
-        task="language",
-        shape=Gap(better=("ALiBi", "T5 bias"), worse=("sinusoidal",), margin=0.2),
+    _stability(
+        "post-norm without warm-up fails at the highest rate, pre-norm does not",
+        "norms",
+        Gap(better=("pre, no warm-up",), worse=("post, no warm-up",), margin=0.3),
     ),
+    _stability(
+        "warm-up mends post-norm",
+        "norms",
+        Gap(better=("post, warm-up",), worse=("post, no warm-up",), margin=0.3),
+    ),
+    _stability(
+        "pre-norm does without warm-up",
+        "norms",
+        Gap(better=("pre, no warm-up",), worse=("pre, warm-up",), margin=-0.3),
+    ),
+    _stability(
+        "a norm on queries and keys makes the rate matter less",
+        "logits",
+        Factor(lower="QK norm", higher="plain", most=0.6),
+        "Wortsman et al. 2023, arXiv:2309.14322",
+    ),
+    _stability(
+        "branches started at 1 / sqrt(branches) keep the residual stream",
+        "growth",
+        Limit(arms=("pre, scaled",), most=3.0),
+        "Radford et al. 2019, section 2.3",
+    ),
+    _stability(
+        "others let it grow with depth",
+        "growth",
+        Limit(arms=("pre, unscaled",), least=8.0),
+        "Radford et al. 2019, section 2.3",
+    ),
+    _stability("pre-norm's last gradient falls with depth", "gradient", Limit(arms=("pre",), least=-0.7, most=-0.3)),
+    _stability("post-norm's does not", "gradient", Limit(arms=("post",), least=-0.2, most=0.2)),
 )

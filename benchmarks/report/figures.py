@@ -29,6 +29,8 @@ __all__ = ["Drawing", "frontier", "places", "rates", "scores"]
 WIDE, HIGH = 4.7, 3.0
 """Inches of the axes' figure without its legend: text stays readable where a page is 390 pixels wide."""
 POINTED = re.compile(r"(?P<name>[^@]+)@(?P<at>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>.*)")
+BOUNDS = ("_low", "_high")
+"""Endings of metrics that bound another one."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def places(comparison: Comparison, looks: Mapping[str, Look]) -> list[Drawing]:
     for entry in comparison.entries:
         for _, outcome in entry.reported:
             for metric in outcome.metrics:
-                if found := POINTED.fullmatch(metric):
+                if (found := POINTED.fullmatch(metric)) and not found["name"].endswith(BOUNDS):
                     families.setdefault((found["name"], found["unit"]), {})[float(found["at"])] = metric
     return [
         _places(comparison, looks, name, unit, found)
@@ -210,7 +212,7 @@ def scores(comparisons: Sequence[Comparison]) -> Drawing | None:
     name, title = f"{first.suite} {first.size} scores", f"{first.title}: 0 trivial, 1 reference"
     axes.set_title(title, fontsize=9)
     text = svg(figure, name)
-    alt = f"Normalised scores of {len(labels)} arms on {len(scored)} tasks of {first.suite}; the table has the same figures."
+    alt = f"Normalised scores of {len(labels)} arms on {len(scored)} tasks of {first.suite}; the table has them too."
     return Drawing(slug(name), title, alt, text, png(figure), "")  # the page shows the table
 
 

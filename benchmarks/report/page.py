@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from benchmarks.report.figures import Drawing
 from benchmarks.report.tables import Table
@@ -67,8 +68,6 @@ class Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        css, js = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-        # `safe` by Markup: both are ours, and quotes in them are not to be escaped
-        from markupsafe import Markup
-
-        return environment.get_template("page.html.j2").render(**self.__dict__, css=Markup(css), js=Markup(js))
+        # ours, and quotes in them are no text to escape
+        css, js = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
+        return environment.get_template("page.html.j2").render(**self.__dict__, css=css, js=js)

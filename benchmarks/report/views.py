@@ -82,7 +82,7 @@ def _success(entry: Entry) -> Cell:
 
 
 def _status(entry: Entry) -> Cell:
-    counts = {status: 0 for status in ("refused", "crashed", "timed out")}
+    counts = dict.fromkeys(("refused", "crashed", "timed out"), 0)
     for row in entry.troubled:
         counts[row.status] += 1
     told = [f"{count} {status}" for status, count in counts.items() if count]

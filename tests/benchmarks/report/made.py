@@ -52,8 +52,8 @@ def row(
 ) -> Row:
     """One row; `metrics` alone matters to most tests."""
     job = Job(
-        suite=suite, version=version, task=task, size=size, arm=Arm(name=arm, mixer=arm, options=options or {}), seed=seed,
-        lr=lr, role=role, settings=settings or SETTINGS,
+        suite=suite, version=version, task=task, size=size, seed=seed, lr=lr,
+        arm=Arm(name=arm, mixer=arm, options=options or {}), role=role, settings=settings or SETTINGS,
     )  # type: ignore[arg-type]  # fmt: skip
     outcome = Outcome(
         metrics=metrics or {"accuracy": 0.5}, params=100_000 + state, params_non_embedding=80_000,
@@ -61,7 +61,8 @@ def row(
     )  # fmt: skip
     return Row(
         key=job.key, job=job, status=status, message=message, outcome=outcome if status == "ok" else None, seconds=61.0,
-        cpu_seconds=60.0, peak_bytes=3 * 2**28, command="python -m benchmarks.run suite=made", taken=taken, machine=MACHINE,
+        cpu_seconds=60.0, peak_bytes=3 * 2**28, command="python -m benchmarks.run suite=made", taken=taken,
+        machine=MACHINE,
     )  # type: ignore[arg-type]  # fmt: skip
 
 

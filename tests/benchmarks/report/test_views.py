@@ -13,8 +13,9 @@ from tests.benchmarks.report.made import SUITES, many, row
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (0.98765, "0.988"), (-0.25, "−0.250"), (0.0, "0.000"), (-0.0, "0.000"), (12.3456, "12.346"), (1234.5, "1,234.5"),
-        (45678.9, "45,679"), (1.5e7, "1.50e+07"), (2e-5, "2.00e-05"), (float("nan"), "not finite"), (None, "–"),
+        (0.98765, "0.988"), (-0.25, "−0.250"), (0.0, "0.000"), (-0.0, "0.000"), (12.3456, "12.346"),
+        (1234.5, "1,234.5"), (45678.9, "45,679"), (1.5e7, "1.50e+07"), (2e-5, "2.00e-05"),
+        (float("nan"), "not finite"), (None, "–"),
     ],
 )  # fmt: skip
 def test_figures(value: float | None, told: str) -> None:
