@@ -19,10 +19,10 @@ from matplotlib.lines import Line2D
 from benchmarks.report import numbers
 from benchmarks.report.comparisons import Comparison, Entry
 from benchmarks.report.inline import SETTINGS, inline, png, svg
-from benchmarks.report.stand_in import spread
 from benchmarks.report.style import INK, MUTED, Look
 from benchmarks.report.tables import slug
 from benchmarks.report.views import normalised
+from benchmarks.statistics import summary
 
 __all__ = ["Drawing", "frontier", "places", "rates", "scores"]
 
@@ -88,16 +88,16 @@ def frontier(comparison: Comparison, looks: Mapping[str, Look]) -> Drawing | Non
     """The primary metric against the state's bytes, with intervals; None where no state differs from another."""
     task = comparison.task
     found = [(e, list(e.values(task.primary).values()), e.outcome) for e in comparison.ranked()]
-    shown = [(e, spread(values), outcome.state_bytes) for e, values, outcome in found if values and outcome]
+    shown = [(e, summary(values), outcome.state_bytes) for e, values, outcome in found if values and outcome]
     if len({size for _, _, size in shown}) < 2:
         return None
     board = _Board({e.label: looks[e.label] for e, _, _ in shown})
     _kilobytes(board.axes, [size for _, _, size in shown])
     for entry, at, size in shown:
-        if np.isfinite(at.low):
-            board.line([size, size], [at.low, at.high], entry.label, plain=True)
+        if np.isfinite(at.interval.low):
+            board.line([size, size], [at.interval.low, at.interval.high], entry.label, plain=True)
     for entry, at, size in shown:
-        told = f"{numbers.interval(at.mean, at.low, at.high)}, {numbers.data(size)} of state, {at.n} seeds"
+        told = f"{numbers.interval(at.mean, at.interval)}, {numbers.data(size)} of state, {at.count} seeds"
         board.point(size, at.mean, entry.label, f"{entry.label}: {task.primary} {told}")
     board.axes.set_xlabel("state of one row")
     board.axes.set_ylabel(f"{task.primary}, mean with 95 % interval")

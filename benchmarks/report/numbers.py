@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from benchmarks.statistics import Interval
+
 __all__ = ["count", "data", "duration", "figure", "interval", "probability", "rate"]
 
 
@@ -12,9 +14,10 @@ def figure(value: float | None) -> str:
     return "–" if value is None else _written(value, value)
 
 
-def interval(mean: float | None, low: float | None, high: float | None) -> str:
+def interval(mean: float, bounds: Interval) -> str:
     """`mean [low, high]` with the digits that the mean asks for; the mean alone where nothing bounds it."""
-    if mean is None or low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+    low, high = bounds.low, bounds.high
+    if not (math.isfinite(low) and math.isfinite(high)):
         return figure(mean)
     size = max(abs(mean), (high - low) / 2)
     return f"{_written(mean, size)} [{_written(low, size)}, {_written(high, size)}]"

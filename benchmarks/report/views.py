@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.report import numbers
 from benchmarks.report.comparisons import Comparison, Entry
-from benchmarks.report.stand_in import holm, paired, sensitivity, spread, wilson
 from benchmarks.report.tables import Cell, Column, Table
+from benchmarks.statistics import holm, paired, sensitivity, summary, wilson
 from benchmarks.suites.api import Row
 
 __all__ = ["costs", "matrix", "measured", "metrics", "normalised", "pairs", "runs", "troubles"]
@@ -37,7 +37,7 @@ def measured(comparison: Comparison) -> Table:
     if tuned:
         columns += [
             Column(name="rate", numeric=True, help="learning rate, chosen on other seeds"),
-            Column(name="sensitivity", numeric=True, help="mean distance from the best rate's value over the grid"),
+            Column(name="sensitivity", numeric=True, help="how much a wrong rate costs: mean over the grid of the distance from the best"),
         ]
     columns += [Column(name="state", unit="a row", numeric=True), Column(name="status")]
     rows = [_measured(entry, judged, tuned) for entry in entries]
@@ -48,11 +48,11 @@ def _measured(entry: Entry, judged: bool, tuned: bool) -> list[Cell]:
     values = entry.values(entry.task.primary)
     cells = [Cell(entry.label, entry.label, note=_described(entry))]
     if values:
-        found = spread(list(values.values()))
+        found = summary(list(values.values()))
         told = ", ".join(f"seed {seed}: {numbers.figure(value)}" for seed, value in values.items())
         cells += [
-            Cell(numbers.interval(found.mean, found.low, found.high), found.mean, note=told),
-            Cell(numbers.interval(found.median, found.q1, found.q3), found.median),
+            Cell(numbers.interval(found.mean, found.interval), found.mean, note=told),
+            Cell(numbers.interval(found.median, found.quartiles), found.median),
             Cell(
                 f"{len(values)}" + (f" of {len(entry.reported)}" if entry.lost(entry.task.primary) else ""), len(values)
             ),
@@ -64,8 +64,7 @@ def _measured(entry: Entry, judged: bool, tuned: bool) -> list[Cell]:
     if tuned:
         edge = " (edge)" if entry.at_edge else ""
         cells.append(Cell(numbers.rate(entry.lr) + edge, entry.lr, tone="bad" if edge else "") if entry.lr else EMPTY)
-        curve = {point.lr: point.mean for point in entry.curve}
-        cells.append(_number(sensitivity(curve, entry.task.higher_is_better)) if len(curve) > 1 else EMPTY)
+        cells.append(_sensitivity(entry))
     outcome = entry.outcome
     cells.append(Cell(numbers.data(outcome.state_bytes), outcome.state_bytes) if outcome else EMPTY)
     cells.append(_status(entry))
@@ -78,7 +77,20 @@ def _success(entry: Entry) -> Cell:
         return EMPTY
     values = entry.values(entry.task.primary).values()
     reached = sum(value >= solved if entry.task.higher_is_better else value <= solved for value in values)
-    return Cell(numbers.interval(reached / ran, *wilson(reached, ran)), reached / ran, note=f"{reached} of {ran}")
+    return Cell(numbers.interval(reached / ran, wilson(reached, ran)), reached / ran, note=f"{reached} of {ran}")
+
+
+def _sensitivity(entry: Entry) -> Cell:
+    """Wortsman's, on the metric with its sign turned where higher is better, from the trivial baseline if it is known."""
+    if len(entry.curve) < 2:
+        return EMPTY
+    sign = -1 if entry.task.higher_is_better else 1
+    losses = {point.lr: sign * point.mean for point in entry.curve}
+    finite = [loss for loss in losses.values() if math.isfinite(loss)]
+    if not finite:
+        return EMPTY
+    found = sensitivity(losses, max(finite) if entry.task.trivial is None else sign * entry.task.trivial)
+    return Cell(numbers.figure(found), found)
 
 
 def _status(entry: Entry) -> Cell:
@@ -118,8 +130,8 @@ def metrics(comparison: Comparison) -> Table | None:
         cells = [Cell(entry.label, entry.label)]
         for name in names:
             values = list(entry.values(name).values())
-            found = spread(values) if values else None
-            cells.append(Cell(numbers.interval(found.mean, found.low, found.high), found.mean) if found else EMPTY)
+            found = summary(values) if values else None
+            cells.append(Cell(numbers.interval(found.mean, found.interval), found.mean) if found else EMPTY)
         rows.append(cells)
     columns = [ARM, *(Column(name=name, unit="mean [95 %]", numeric=True) for name in names)]
     return Table(title="Other metrics", columns=columns, rows=rows, key=f"{comparison.key} metrics")
@@ -134,24 +146,23 @@ def pairs(comparison: Comparison) -> Table | None:
     found = []
     for entry in comparison.ranked():
         values = entry.values(primary)
-        seeds = [seed for seed in values if seed in base]
-        if entry is not reference and len(seeds) > 1:
-            found.append((entry, paired([values[seed] - base[seed] for seed in seeds])))
+        if entry is not reference and len(values.keys() & base.keys()) > 1:
+            found.append((entry, paired(values, base)))
     if not found:
         return None
     adjusted = holm([test.p for _, test in found])
     rows = []
     for (entry, test), p in zip(found, adjusted, strict=True):
         clear = math.isfinite(p) and p < 0.05
-        gain = (test.mean > 0) == comparison.task.higher_is_better
+        gain = (test.difference > 0) == comparison.task.higher_is_better
         verdict = ("better" if gain else "worse") if clear else "no difference shown"
         rows.append(
             [
                 Cell(entry.label, entry.label),
-                Cell(numbers.interval(test.mean, test.low, test.high), test.mean),
+                Cell(numbers.interval(test.difference, test.interval), test.difference),
                 Cell(numbers.probability(test.p), test.p if math.isfinite(test.p) else None),
                 Cell(numbers.probability(p), p if math.isfinite(p) else None),
-                Cell(str(test.n), test.n),
+                Cell(str(test.count), test.count),
                 Cell(verdict, verdict, tone=("good" if gain else "bad") if clear else "quiet"),
             ]
         )
@@ -344,7 +355,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_plain, value)) or "–"
     return f"{value:,.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-
-
-def _number(value: float) -> Cell:
-    return Cell(numbers.figure(value), value if math.isfinite(value) else None)

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.report import numbers, views
 from benchmarks.report.comparisons import compare
 from benchmarks.report.tables import Cell, Column, Table, markdown, slug
+from benchmarks.statistics import Interval
 from tests.benchmarks.report.made import SUITES, many, row
 
 
@@ -31,9 +32,9 @@ def test_units() -> None:
 
 
 def test_an_interval_has_the_digits_of_its_mean() -> None:
-    assert numbers.interval(0.05, -0.00004, 0.1) == "0.050 [0.000, 0.100]"
-    assert numbers.interval(1500.0, 1400.0, 1600.0) == "1,500.0 [1,400.0, 1,600.0]"
-    assert numbers.interval(0.5, float("nan"), float("nan")) == "0.500"
+    assert numbers.interval(0.05, Interval(-0.00004, 0.1)) == "0.050 [0.000, 0.100]"
+    assert numbers.interval(1500.0, Interval(1400.0, 1600.0)) == "1,500.0 [1,400.0, 1,600.0]"
+    assert numbers.interval(0.5, Interval(float("nan"), float("nan"))) == "0.500"
 
 
 def test_markdown_escapes_bars_and_stands_numbers_right() -> None:
