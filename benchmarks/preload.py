@@ -10,6 +10,8 @@ import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's, also while this is imported
 
 import torch  # noqa: E402
+import torch._dynamo  # noqa: E402  an optimizer imports it: seconds
+import torch.utils.flop_counter  # noqa: E402
 
 import zoo  # noqa: E402
 from zoo.ops import kernels  # noqa: E402

@@ -76,17 +76,27 @@ class _Running:
 class Processes:
     """Up to `slots` jobs at a time. `start` one, `finished` gives the rows of those that ended, `close` ends the rest.
 
-    timeout: seconds of wall time for a job. files: Python files of the user that every job imports first.
+    timeout: seconds of wall time for a job. files: Python files of the user that every job imports first. suite: whose
+    module the processes have from the start.
     """
 
     def __init__(
-        self, slots: int, timeout: float, *, command: str, machine: Mapping[str, Any], files: Sequence[str] = ()
+        self,
+        slots: int,
+        timeout: float,
+        *,
+        command: str,
+        machine: Mapping[str, Any],
+        files: Sequence[str] = (),
+        suite: str | None = None,
     ) -> None:
         self.slots, self.timeout, self.command, self.machine = slots, timeout, command, machine
         self.files = tuple(str(Path(file).resolve()) for file in files)
         self._logs = tempfile.TemporaryDirectory(prefix="benchmarks-")
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["benchmarks.preload"])
+        self._context.set_forkserver_preload(
+            ["benchmarks.preload", *([f"benchmarks.suites.{suite}"] if suite else [])]
+        )
         self._running: list[_Running] = []
 
     def warm_up(self) -> None:

@@ -41,7 +41,7 @@ import yaml
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from benchmarks.files import console, header, results
-from benchmarks.processes import Processes, find_suite, import_file
+from benchmarks.processes import Processes, find_suite, import_file, suite_names
 from benchmarks.protocol import Cell
 from benchmarks.rows import RowFile
 from benchmarks.suites.api import SIZES, Arm, Job, Plain, Row, Suite, Task
@@ -51,7 +51,8 @@ from zoo.registry import ConfigError, decode, names
 __all__ = ["Options", "cells", "main", "parse", "run"]
 
 KEYS = (
-    "suite", "mixer", "task", "size", "seeds", "jobs", "threads", "timeout", "device", "retry", "out", "with", "launcher"
+    "suite", "mixer", "task", "size", "seeds", "jobs", "threads", "timeout", "device", "retry", "out", "with",
+    "launcher",
 )  # fmt: skip
 TIMEOUTS = {"smoke": 300, "small": 1800, "paper": 7 * 86400}
 TUNING_SEEDS = {"smoke": 1, "small": 1, "paper": 2}
@@ -101,8 +102,6 @@ def parse(words: Sequence[str]) -> Options:
             plain.append(word)
     values = split(plain, KEYS)
     if "suite" not in values:
-        from benchmarks.processes import suite_names
-
         raise WordsError(f"suite: is required; choices: {', '.join(suite_names())}")
     if launcher_words and "launcher" not in values:
         raise WordsError(f"'{launcher_words[0]}' needs launcher=NAME")
@@ -150,8 +149,10 @@ def cells(options: Options, suite: Suite, sources: Mapping[str, str]) -> list[Ce
     default = getattr(suite, "default_tasks", [task.name for task in known])
     wanted = options.tasks or [task.name for task in known if task.name in default]
     mixers = list(options.mixers or getattr(suite, "mixers", ["attention"]))
+    own = getattr(suite, "presets", {})
     for mixer in mixers:
-        decode("mixer", mixer, "mixer")
+        if not (isinstance(mixer, str) and mixer in own):
+            decode("mixer", mixer, "mixer")
     made: list[Cell] = []
     for name in wanted:
         task = next((task for task in known if task.name == name), None)
@@ -319,8 +320,14 @@ def _executor(options: Options) -> Executor:
         from benchmarks.launch import Launched
 
         return Launched(options)
-    os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
-    made = Processes(options.jobs, options.timeout, command=options.command, machine=machine(), files=options.files)
+    made = Processes(
+        options.jobs,
+        options.timeout,
+        command=options.command,
+        machine=machine(),
+        files=options.files,
+        suite=options.suite if options.suite in suite_names() else None,
+    )
     made.warm_up()
     return made
 

@@ -112,7 +112,11 @@ class Row:
 
 
 class Suite(Protocol):
-    """A file of benchmarks/suites: its docstring gives the task, worked rows and the paper."""
+    """A file of benchmarks/suites: its docstring gives the task, worked rows and the paper.
+
+    It may also have `mixers`, taken where the command names none (else: attention), `presets`, names beside the
+    registry's that its `arms` knows, and `default_tasks`, the names of those that run unless `task=` says more.
+    """
 
     name: str
     title: str

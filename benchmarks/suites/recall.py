@@ -36,23 +36,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
-from benchmarks.suites.synthetic import IGNORED, TEST_SEED, Draw, model_of, outcome, scored, train
+from benchmarks.suites.synthetic import IGNORED, PRESETS, TEST_SEED, Draw, model_of, named, outcome, scored, train
 from zoo.registry import decode, encode, merge
 
-__all__ = ["MIXERS", "SUITE", "Recall", "fuzzy_rows", "noisy_rows", "pair_rows"]
+__all__ = ["SUITE", "Recall", "fuzzy_rows", "noisy_rows", "pair_rows"]
 
 POWER = 0.01
 """Of the law that gaps before the second call of a key are drawn from."""
-
-MIXERS: dict[str, Any] = {
-    "attention": {"name": "attention"},
-    "linear_attention": {"name": "linear_attention", "feature_map": "elu"},
-    "taylor": {"name": "linear_attention", "feature_map": "taylor"},
-    # decay rates up to 16, its default, forget within some ten tokens
-    "gated_delta": {"name": "gated_delta", "expand_v": 1.0, "decay_rates": (0.0, 0.1)},
-    "mamba2": {"name": "mamba2", "state_size": 32, "head_dim": 16},
-}
-"""Mixers by the name of the arm, where the suite has choices of its own; any registered mixer is an arm too."""
 
 STATES: dict[str, dict[str, dict[str, Any]]] = {
     "attention": {"window 8": {"window": 8}, "window 24": {"window": 24}},
@@ -152,6 +142,7 @@ class Recall:
         "attention", "linear_attention", "taylor", "retention", "gla", "mamba", "mamba2", "delta", "gated_delta",
         "kda", "rwkv7", "lstm", "hybrid_3to1",
     )  # fmt: skip
+    presets = PRESETS
     default_tasks = ("mqar", "plain")
 
     def tasks(self, size: Size) -> Sequence[Task]:
@@ -167,7 +158,7 @@ class Recall:
     def arms(self, task: str, mixers: Sequence[Any]) -> Sequence[Arm]:
         made: list[Arm] = []
         for mixer in mixers:
-            name, value = _named(mixer)
+            name, value = named(mixer)
             if task == "plain":
                 value = _without_convolution(value)
             if task == "width":
@@ -202,13 +193,6 @@ class Recall:
         score = scored(model, *test)
         metrics = {"accuracy": score.accuracy, "rows": score.rows}
         return outcome(model, went, matched, metrics, length=length)
-
-
-def _named(mixer: Any) -> tuple[str, Any]:
-    """The arm's name and value of a mixer: the suite's choices for a bare name that it knows."""
-    if isinstance(mixer, str):
-        return mixer, MIXERS.get(mixer, {"name": mixer})
-    return ", ".join([mixer["name"], *(f"{key} {value}" for key, value in mixer.items() if key != "name")]), mixer
 
 
 def _without_convolution(mixer: Any) -> Any:

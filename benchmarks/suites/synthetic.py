@@ -6,8 +6,9 @@ see the same rows in the same order; the rows to test are the same for all arms 
 
 The model is the zoo's `gpt` with the arm's mixer: `depth` layers of width `dim`, with or without feed-forwards, tied
 head, initial weights 1 / sqrt(inputs). `conv` puts one more causal depthwise convolution of that width before every
-mixer, the same for every arm (Arora et al. 2023). Training is AdamW with betas (0.9, 0.95) and a decay of 0.1, 5 percent
-warm-up, a cosine to a tenth of the rate, a gradient norm of at most 1, and stops early at the accuracy `stop`.
+mixer, the same for every arm (Arora et al. 2023). Training is AdamW with betas (0.9, 0.95) and a decay of 0.1 on
+matrices, 5 percent warm-up, a cosine to a tenth of the rate, a gradient norm of at most 1, and stops early at the
+accuracy `stop`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 
 from benchmarks.suites.api import Job, Outcome
 from benchmarks.suites.costs import costs
+from recipes.optim import undecayed_names
 from zoo.blocks.api import Capability, Context, MixerConfig, Slot, Sublayer, check
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.recurrent_mixer import Tokens
@@ -32,7 +34,20 @@ from zoo.inspection.match import solve
 from zoo.models.gpt import GPTConfig
 from zoo.registry import ConfigError, decode, part
 
-__all__ = ["IGNORED", "TEST_SEED", "ConvFirst", "Draw", "Score", "Training", "model_of", "outcome", "scored", "train"]
+__all__ = [
+    "IGNORED",
+    "PRESETS",
+    "TEST_SEED",
+    "ConvFirst",
+    "Draw",
+    "Score",
+    "Training",
+    "model_of",
+    "named",
+    "outcome",
+    "scored",
+    "train",
+]
 
 IGNORED = -100
 TEST_SEED = 1_000_003
@@ -40,6 +55,30 @@ TEST_SEED = 1_000_003
 
 Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 """(rows, generator) to ids and labels, (B, T) each."""
+
+
+PRESETS: dict[str, Any] = {
+    "taylor": {"name": "linear_attention", "feature_map": "taylor"},
+    # decay rates up to 16, its default, forget within some ten tokens
+    "gated_delta": {"name": "gated_delta", "expand_v": 1.0, "decay_rates": (0.0, 0.1)},
+    "mamba2": {"name": "mamba2", "state_size": 32, "head_dim": 16},
+    "mamba_fixed": {"name": "mamba", "selective": False},
+    "delta_negative": {"name": "delta", "negative_eigenvalues": True},
+    "gated_delta_negative": {
+        "name": "gated_delta",
+        "expand_v": 1.0,
+        "decay_rates": (0.0, 0.1),
+        "negative_eigenvalues": True,
+    },
+}
+"""Mixers by the name of the arm, where these suites have choices of their own; any registered mixer is an arm too."""
+
+
+def named(mixer: Any) -> tuple[str, Any]:
+    """The arm's name and value of a mixer: the choices above for a bare name that they know."""
+    if isinstance(mixer, str):
+        return mixer, PRESETS.get(mixer, {"name": mixer})
+    return ", ".join([mixer["name"], *(f"{key} {value}" for key, value in mixer.items() if key != "name")]), mixer
 
 
 class ConvFirst(MixerConfig):
@@ -246,15 +285,9 @@ def train(model: nn.Module, draw: Draw, test: tuple[Tensor, Tensor], job: Job) -
 
 
 def _optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    spared = {
-        f"{name}.{own}" if name else own
-        for name, module in model.named_modules()
-        if isinstance(module, Sublayer)
-        for own in module.undecayed
-    }
-    decayed, plain = [], []
-    for name, parameter in model.named_parameters():
-        (plain if parameter.dim() < 2 or name in spared else decayed).append(parameter)
+    kept = undecayed_names(model)
+    decayed = [parameter for name, parameter in model.named_parameters() if name not in kept]
+    plain = [parameter for name, parameter in model.named_parameters() if name in kept]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
 
