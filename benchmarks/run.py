@@ -319,7 +319,16 @@ def _executor(options: Options) -> Executor:
     if options.launcher is not None:
         from benchmarks.launch import Launched
 
-        return Launched(options)
+        return Launched(
+            options.launcher,
+            options.launcher_words,
+            options.jobs,
+            options.timeout,
+            options.out,
+            command=options.command,
+            machine=machine(),
+            files=options.files,
+        )
     made = Processes(
         options.jobs,
         options.timeout,

@@ -1,6 +1,6 @@
 """Copy: what stood where, and what came after it the last time?
 
-    python -m benchmarks.run suite=copy size=small [task=selective,induction,copying,palindrome,extrapolation] [mixer=...]
+    python -m benchmarks.run suite=copy size=small [task=selective,induction,copying,...] [mixer=...]
 
 Symbols are numbers from 3; 0 is a blank, 1 is the question and 2 the start. Tasks, each with the primary metric
 `accuracy`, the share of answers that are right, but for `extrapolation`:
@@ -10,8 +10,8 @@ Symbols are numbers from 3; 0 is a blank, 1 is the question and 2 the start. Tas
                      ids       0  7  0  0  5  1  1
                      answers   .  .  .  .  .  7  5
 `induction`      random symbols with a period that differs from row to row, so that no fixed distance helps; every
-                 symbol after the first repeated one has to be told before it comes. Arms with one and with two layers: a
-                 single layer cannot look up what followed an earlier symbol (Olsson et al.). Without feed-forwards.
+                 symbol after the first repeated one has to be told before it comes. Arms with one and with two layers:
+                 a single layer cannot look up what followed an earlier symbol (Olsson et al.). Without feed-forwards.
                      ids       7  5  9  7  5  9  7
                      answers   .  .  .  5  9  7  5       (period 3; the last answer follows the row)
 `copying`        a row, then the same row again, told with the right symbols so far (Jelassi et al.)

@@ -39,7 +39,7 @@ from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
 from benchmarks.suites.synthetic import IGNORED, PRESETS, TEST_SEED, Draw, model_of, named, outcome, scored, train
 from zoo.registry import decode, encode, merge
 
-__all__ = ["SUITE", "Recall", "fuzzy_rows", "noisy_rows", "pair_rows"]
+__all__ = ["SUITE", "Recall", "among_noise", "fuzzy_rows", "noisy_rows", "pair_rows"]
 
 POWER = 0.01
 """Of the law that gaps before the second call of a key are drawn from."""
@@ -86,16 +86,20 @@ def pair_rows(
 def noisy_rows(
     batch: int, generator: torch.Generator, *, length: int, pairs: int, symbols: int
 ) -> tuple[Tensor, Tensor]:
-    """`pair_rows` of four fifths of the length, with symbols of noise in the last fifth's number of places."""
-    noise = length // 5
-    kept, answers = pair_rows(batch, generator, length=length - noise, pairs=pairs, symbols=symbols)
-    order = torch.rand(batch, length, generator=generator).argsort(1)
-    clean = order[:, noise:].sort(1).values  # (B, T - noise), where the row's own symbols stand, in their order
-    ids = torch.randint(symbols, symbols + symbols // 4, (batch, length), generator=generator)
-    labels = torch.full_like(ids, IGNORED)
-    ids.scatter_(1, clean, kept)
-    labels.scatter_(1, clean, answers)
-    return ids, labels
+    """`pair_rows` of four fifths of the length, with noise from `symbols` on in the other places."""
+    kept = pair_rows(batch, generator, length=length - length // 5, pairs=pairs, symbols=symbols)
+    return among_noise(*kept, length, symbols, symbols // 4, generator)
+
+
+def among_noise(
+    ids: Tensor, labels: Tensor, length: int, first: int, symbols: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Rows (B, S) spread over `length` places in their order; the others hold first .. first + symbols - 1."""
+    batch, kept = ids.shape
+    places = torch.rand(batch, length, generator=generator).argsort(1)[:, :kept].sort(1).values  # (B, S)
+    spread = torch.randint(first, first + symbols, (batch, length), generator=generator)
+    answers = torch.full_like(spread, IGNORED)
+    return spread.scatter_(1, places, ids), answers.scatter_(1, places, labels)
 
 
 def fuzzy_rows(

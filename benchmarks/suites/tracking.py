@@ -18,8 +18,8 @@ that over the second half of rows twice as long. Rows of training have the full 
 place takes the part of a curriculum.
 
 Arms: the mixers, and with eigenvalues that may be negative (`delta_negative`, `gated_delta_negative`), and an LSTM.
-Known: parity needs a negative eigenvalue (or a state that is not linear, as an LSTM's), positive ones and attention fail
-beyond what they memorise (Grazzi et al.); products of one Householder matrix a step swap two things, so swaps of five
+Known: parity needs a negative eigenvalue (or a state that is not linear, as an LSTM's), positive ones and attention
+fail beyond what they memorise (Grazzi et al.); products of one Householder matrix a step swap two things, so swaps of five
 are within one layer's reach and all of S5 is not; counters need an LSTM's unbounded cell (Deletang et al.).
 
 Papers: Grazzi et al. 2024, arXiv:2411.12537; Merrill et al. 2024, arXiv:2404.08819; Deletang et al. 2022,
@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
-from benchmarks.suites.synthetic import IGNORED, PRESETS, TEST_SEED, Draw, model_of, named, outcome, scored, train
+from benchmarks.suites.synthetic import IGNORED, PRESETS, TEST_SEED, model_of, named, outcome, scored, train
 
 __all__ = ["SUITE", "TASKS", "Tracking", "product_table", "swaps"]
 

@@ -17,7 +17,9 @@ GRID = (1e-3, 3.16e-3, 1e-2)
 def row(job: Job, value: float | None, status: Any = "ok") -> Row:
     outcome = None
     if value is not None:
-        outcome = Outcome(metrics={"accuracy": value}, params=1, params_non_embedding=1, flops_per_token=1, state_bytes=1)
+        outcome = Outcome(
+            metrics={"accuracy": value}, params=1, params_non_embedding=1, flops_per_token=1, state_bytes=1
+        )
     return Row(
         key=job.key,
         job=job,
