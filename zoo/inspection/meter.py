@@ -88,7 +88,8 @@ def declares_core(module: nn.Module) -> bool:
 def metered(model: nn.Module) -> Iterator[Meter]:
     """A meter of everything that `model`, on the meta device, runs inside the context."""
     meter, stack = Meter(), [""]
-    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    # a vector, such as the learned B and C of a scan that does not select, may be a factor within a core
+    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters() if parameter.dim() > 1}
     cores: list[nn.Module] = []  # sublayers under way that declare their core; those inside them are part of it
 
     def counted(formula: Callable[..., int]) -> Callable[..., int]:

@@ -354,7 +354,8 @@ class Attention(Sublayer):
         return self.core_flops(batch, length, memory_length) - self._pair_flops() * batch * seen
 
     def step_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
-        return self._pair_flops() * batch * (memory_length if self.cross else self._reach(length))
+        keys = memory_length if self.cross else self._seen_pairs(length) - self._seen_pairs(length - 1)
+        return self._pair_flops() * batch * keys
 
     def _pair_flops(self) -> int:
         """Of one query and one key, in all heads."""
