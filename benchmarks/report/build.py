@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from benchmarks.report import numbers, views
 from benchmarks.report.claim import Claim, Finding, judge
-from benchmarks.report.comparisons import Comparison, compare
+from benchmarks.report.comparisons import Comparison, compare, leaves
 from benchmarks.report.figures import Drawing, frontier, places, rates, scores
 from benchmarks.report.page import Block, Page, Part
 from benchmarks.report.rows import flat
@@ -59,7 +58,14 @@ class Report:
 def build(
     rows: Sequence[Row], suites: Mapping[str, Suite], claims: Sequence[Claim], problems: Sequence[str] = ()
 ) -> Report:
-    """The report on these rows. `problems`: sentences on lines that were no rows."""
+    """The report on these rows. `problems`: sentences on lines that were no rows.
+
+    `smoke` rows only prove that everything runs: where there are others they go to the Parquet file alone.
+    """
+    every, rows = rows, [row for row in rows if row.job.size != "smoke"] or rows
+    if len(rows) < len(every):
+        told = f"{len(every) - len(rows)} rows of size smoke are in results.parquet and not shown here."
+        problems = [*problems, told]
     comparisons = compare(rows, suites)
     names = dict.fromkeys(comparison.suite for comparison in comparisons)
     parts = [_part([c for c in comparisons if c.suite == name], suites.get(name)) for name in names]
@@ -74,7 +80,7 @@ def build(
         troubles=views.troubles(rows),
         runs=views.runs(rows),
     )
-    return Report(flat(rows), page)
+    return Report(flat(every), page)
 
 
 def _part(comparisons: Sequence[Comparison], suite: Suite | None) -> Part:
@@ -100,18 +106,8 @@ def _block(comparison: Comparison, shown: Mapping[str, Look]) -> Block:
         pairs=views.pairs(comparison),
         more=[table for table in more if table],
         figures=[drawing for drawing in drawn if drawing],
-        settings=[("version", str(comparison.version)), *_settings(comparison.settings)],
+        settings=[("version", str(comparison.version)), *((n, views.plain(v)) for n, v in leaves(comparison.settings))],
     )
-
-
-def _settings(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            found += _settings(value, f"{prefix}{name}.")
-        else:
-            found.append((prefix + name, "–" if value is None else str(value)))
-    return found
 
 
 def _facts(rows: Sequence[Row], findings: Sequence[Finding]) -> list[tuple[str, str]]:

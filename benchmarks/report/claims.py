@@ -99,7 +99,9 @@ CLAIMS: tuple[Claim, ...] = (
         Gap(better=("delta_negative",), worse=("delta",), margin=0.3, metric="accuracy@2x"),
     ),
     _tracking("an LSTM counts", "count", Limit(arms=("lstm",), least=0.95), "Deletang et al. 2022, arXiv:2207.02098"),
-    _tracking("an LSTM closes brackets", "dyck", Limit(arms=("lstm",), least=0.95), "Deletang et al. 2022, arXiv:2207.02098"),
+    _tracking(
+        "an LSTM closes brackets", "dyck", Limit(arms=("lstm",), least=0.95), "Deletang et al. 2022, arXiv:2207.02098"
+    ),
     _position("ALiBi and T5 bias stay flat", Limit(arms=("ALiBi", "T5 bias"), metric="growth", most=0.1)),
     _position("sinusoidal does not", Limit(arms=("sinusoidal",), metric="growth", least=0.3)),
     _position("ALiBi before rotary", Gap(better=("ALiBi",), worse=("rotary",), margin=0.3)),

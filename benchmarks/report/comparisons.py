@@ -14,7 +14,7 @@ from benchmarks.processes import find_suite
 from benchmarks.suites.api import SIZES, Arm, Outcome, Row, Suite, Task
 from zoo.registry import ConfigError
 
-__all__ = ["Comparison", "Entry", "Point", "compare", "suites_of"]
+__all__ = ["Comparison", "Entry", "Point", "compare", "leaves", "suites_of"]
 
 REFERENCE = "attention"
 """The arm that others are compared with where it takes part and the settings name no other."""
@@ -130,12 +130,19 @@ class Comparison:
         return f"{self.suite} {self.task.name} {self.size} {self.told}"
 
     @property
+    def named(self) -> Entry | None:
+        """The arm that the settings match others to, or attention."""
+        wanted = (self.settings.get("to"), REFERENCE)
+        return next((entry for name in wanted for entry in self._ran if entry.label == name), None)
+
+    @property
     def reference(self) -> Entry | None:
-        """The arm that the others are compared with: the settings' `reference`, attention, or the first that ran."""
-        ran = [entry for entry in self.entries if entry.values(self.task.primary)]
-        wanted = (self.settings.get("reference"), REFERENCE)
-        named = [entry for name in wanted for entry in ran if entry.label == name]
-        return next(iter([*named, *ran]), None)
+        """The arm that the others are compared with: the one named, or the first that ran."""
+        return self.named or next(iter(self._ran), None)
+
+    @property
+    def _ran(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.values(self.task.primary)]
 
     def ranked(self) -> list[Entry]:
         """Best mean first; arms without a figure last, in the order they came."""
@@ -214,14 +221,22 @@ def _apart(own: tuple[int, str], all_of_them: Sequence[tuple[int, str]]) -> str:
     """The version and the settings in which this group differs from others of the same task and size."""
     if len(all_of_them) == 1:
         return ""
-    parsed = [json.loads(settings) for _, settings in all_of_them]
-    mine = json.loads(own[1])
+    parsed = [dict(leaves(json.loads(settings))) for _, settings in all_of_them]
+    mine = dict(leaves(json.loads(own[1])))
     keys = sorted({key for settings in parsed for key in settings})
     differ = [key for key in keys if len({_json(settings.get(key)) for settings in parsed}) > 1]
     told = [f"{key} {_words(mine.get(key))}" for key in differ]
     if len({version for version, _ in all_of_them}) > 1:
         told.insert(0, f"version {own[0]}")
     return ", ".join(told)
+
+
+def leaves(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Settings without nesting, by dotted names."""
+    found: list[tuple[str, Any]] = []
+    for name, value in settings.items():
+        found += leaves(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+    return found
 
 
 def _words(value: Any) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from textwrap import fill
 
 import matplotlib as mpl
 import numpy as np
@@ -21,7 +23,7 @@ from benchmarks.report.comparisons import Comparison, Entry
 from benchmarks.report.inline import SETTINGS, inline, png, svg
 from benchmarks.report.style import INK, MUTED, Look
 from benchmarks.report.tables import slug
-from benchmarks.report.views import normalised
+from benchmarks.report.views import normalised, shared
 from benchmarks.statistics import summary
 
 __all__ = ["Drawing", "frontier", "places", "rates", "scores"]
@@ -29,6 +31,8 @@ __all__ = ["Drawing", "frontier", "places", "rates", "scores"]
 WIDE, HIGH = 4.7, 3.0
 """Inches of the axes' figure without its legend: text stays readable where a page is 390 pixels wide."""
 POINTED = re.compile(r"(?P<name>[^@]+)@(?P<at>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>.*)")
+LETTERS = 52
+"""Of a line of a title."""
 BOUNDS = ("_low", "_high")
 """Endings of metrics that bound another one."""
 
@@ -78,7 +82,7 @@ class _Board:
 
     def done(self, name: str, title: str, alt: str) -> Drawing:
         with mpl.rc_context(SETTINGS):
-            self.axes.set_title(title)
+            self.axes.set_title(fill(title, LETTERS))
         text = svg(self.figure, name)
         self.figure.set_layout_engine("none")  # places are found: the second file keeps them
         return Drawing(slug(name), title, alt, text, png(self.figure), inline(text, self.labels, self.owners, alt))
@@ -99,7 +103,8 @@ def frontier(comparison: Comparison, looks: Mapping[str, Look]) -> Drawing | Non
     for entry, at, size in shown:
         told = f"{numbers.interval(at.mean, at.interval)}, {numbers.data(size)} of state, {at.count} seeds"
         board.point(size, at.mean, entry.label, f"{entry.label}: {task.primary} {told}")
-    board.axes.set_xlabel("state of one row")
+    _staircase(board.axes, [(size, at.mean) for _, at, size in shown], task.higher_is_better)
+    board.axes.set_xlabel("state of one row (grey: the best up to there)")
     board.axes.set_ylabel(f"{task.primary}, mean with 95 % interval")
     _baseline(board.axes, comparison)
     best = shown[0]
@@ -131,6 +136,9 @@ def rates(comparison: Comparison, looks: Mapping[str, Look]) -> Drawing | None:
             board.point(point.lr, point.mean, entry.label, f"{entry.label}: {told}", 8.5 if chosen else 4.5, chosen)
             if chosen and entry.at_edge:
                 board.axes.plot([point.lr], [point.mean], "x", color=INK, markersize=5, zorder=4)
+    tried = sorted({point.lr for entry in shown for point in entry.curve})
+    board.axes.set_xticks(tried, [numbers.rate(lr) for lr in tried])
+    board.axes.minorticks_off()
     board.axes.set_xlabel("learning rate (hollow: chosen; ×: chosen at the edge)")
     board.axes.set_ylabel(f"{task.primary}, mean of tuning seeds")
     edges = [entry.label for entry in shown if entry.at_edge]
@@ -186,13 +194,12 @@ def _places(
 
 def scores(comparisons: Sequence[Comparison]) -> Drawing | None:
     """Arms down, tasks across: the normalised score of each, as `views.matrix` tells it."""
-    scored = [c for c in comparisons if c.task.trivial is not None]
-    labels = list(dict.fromkeys(entry.label for c in scored for entry in c.entries))
+    scored, labels = shared(comparisons)
     if len(scored) < 2 or len(labels) < 2:
         return None
     grid = np.full((len(labels), len(scored)), np.nan)
     for column, comparison in enumerate(scored):
-        for entry in comparison.entries:
+        for entry in (entry for entry in comparison.entries if entry.label in labels):
             score = normalised(entry, comparison)
             grid[labels.index(entry.label), column] = np.nan if score is None else score
     with mpl.rc_context(SETTINGS | {"axes.grid": False}):
@@ -209,8 +216,8 @@ def scores(comparisons: Sequence[Comparison]) -> Drawing | None:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     first = scored[0]
-    name, title = f"{first.suite} {first.size} scores", f"{first.title}: 0 trivial, 1 reference"
-    axes.set_title(title, fontsize=9)
+    name, title = f"{first.suite} {first.size} scores", f"{first.title}: normalised scores"
+    axes.set_title(title, fontsize=9, fontweight="bold", loc="left")
     text = svg(figure, name)
     alt = f"Normalised scores of {len(labels)} arms on {len(scored)} tasks of {first.suite}; the table has them too."
     return Drawing(slug(name), title, alt, text, png(figure), "")  # the page shows the table
@@ -229,6 +236,13 @@ def _kilobytes(axes: Axes, sizes: Sequence[int]) -> None:
     ticks = ([0.0] if len(positive) < len(sizes) else []) + ticks
     axes.set_xticks(ticks, [numbers.data(tick) for tick in ticks])
     axes.minorticks_off()
+
+
+def _staircase(axes: Axes, points: Sequence[tuple[int, float]], higher_is_better: bool) -> None:
+    """The best of all arms that keep no more than so many bytes."""
+    sizes, values = zip(*sorted(points), strict=True)
+    best = list(accumulate(values, max if higher_is_better else min))
+    axes.step(sizes, best, where="post", color=MUTED, linewidth=1.0, alpha=0.6, zorder=1)
 
 
 def _spaced(scale: Callable[..., None], positive: Sequence[float], total: int, beyond: float = 3) -> None:

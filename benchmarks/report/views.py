@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from benchmarks.report import numbers
@@ -13,7 +15,7 @@ from benchmarks.report.tables import Cell, Column, Table
 from benchmarks.statistics import holm, paired, sensitivity, summary, wilson
 from benchmarks.suites.api import Row
 
-__all__ = ["costs", "matrix", "measured", "metrics", "normalised", "pairs", "runs", "troubles"]
+__all__ = ["costs", "matrix", "measured", "metrics", "normalised", "pairs", "plain", "runs", "shared", "troubles"]
 
 ARM = Column(name="arm")
 EMPTY = Cell("–")
@@ -37,7 +39,11 @@ def measured(comparison: Comparison) -> Table:
     if tuned:
         columns += [
             Column(name="rate", numeric=True, help="learning rate, chosen on other seeds"),
-            Column(name="sensitivity", numeric=True, help="how much a wrong rate costs: mean over the grid of the distance from the best"),
+            Column(
+                name="sensitivity",
+                numeric=True,
+                help="how much a wrong rate costs: mean over the grid of the distance from the best",
+            ),
         ]
     columns += [Column(name="state", unit="a row", numeric=True), Column(name="status")]
     rows = [_measured(entry, judged, tuned) for entry in entries]
@@ -81,7 +87,7 @@ def _success(entry: Entry) -> Cell:
 
 
 def _sensitivity(entry: Entry) -> Cell:
-    """Wortsman's, on the metric with its sign turned where higher is better, from the trivial baseline if it is known."""
+    """Wortsman's, with the metric's sign turned where higher is better; a lost run counts as the trivial answer."""
     if len(entry.curve) < 2:
         return EMPTY
     sign = -1 if entry.task.higher_is_better else 1
@@ -208,7 +214,7 @@ def costs(comparison: Comparison) -> Table:
                 Cell(numbers.data(outcome.state_bytes), outcome.state_bytes, note=f"{outcome.state_bytes:,} bytes"),
                 Cell(numbers.data(peak), peak),
                 Cell(numbers.duration(cpu), cpu),
-                *(Cell(text, text) for text in (_plain(outcome.matched.get(key)) for key in keys)),
+                *(Cell(text, text) for text in (plain(outcome.matched.get(key)) for key in keys)),
             ]
         )
     return Table(title="What is matched, and what is not", columns=columns, rows=rows, key=f"{comparison.key} costs")
@@ -240,32 +246,50 @@ def troubles(rows: Sequence[Row]) -> Table | None:
 
 
 def normalised(entry: Entry, comparison: Comparison) -> float | None:
-    """The mean score with the trivial baseline at 0 and the reference at 1; None where one of them is missing."""
-    reference, task = comparison.reference, comparison.task
+    """The mean score with the trivial answer at 0 and at 1 what counts as solved, or else the named arm.
+
+    None where one of them is missing.
+    """
+    task, reference = comparison.task, comparison.named
     values, base = entry.values(task.primary), reference.values(task.primary) if reference else {}
-    if task.trivial is None or not values or not base:
+    full = task.solved if task.solved is not None else fmean(base.values()) if base else task.trivial
+    if task.trivial is None or full is None or not values or full == task.trivial:
         return None
-    score, full = sum(values.values()) / len(values), sum(base.values()) / len(base)
-    return (score - task.trivial) / (full - task.trivial) if full != task.trivial else None
+    return (fmean(values.values()) - task.trivial) / (full - task.trivial)
+
+
+def shared(comparisons: Sequence[Comparison]) -> tuple[list[Comparison], list[str]]:
+    """Comparisons whose scores can be normalised and that have arms in common, and all their arms."""
+    able = [c for c in comparisons if c.task.trivial is not None and (c.task.solved is not None or c.named)]
+    counts = Counter(entry.label for c in able for entry in c.entries)
+    kept = [c for c in able if any(counts[entry.label] > 1 for entry in c.entries)]
+    return kept, list(dict.fromkeys(entry.label for c in kept for entry in c.entries))
 
 
 def matrix(comparisons: Sequence[Comparison]) -> Table | None:
-    """Arms down, tasks across, normalised scores in the cells; None for a suite with one task or no baselines."""
-    scored = [c for c in comparisons if c.task.trivial is not None]
-    if len(scored) < 2:
+    """Arms down, tasks across, normalised scores in the cells; None where no two tasks share an arm."""
+    scored, labels = shared(comparisons)
+    if len(scored) < 2 or len(labels) < 2:
         return None
-    labels = list(dict.fromkeys(entry.label for c in scored for entry in c.entries))
     sentences: list[str] = []
     rows = [[Cell(label, label), *(_scored(c, label, sentences) for c in scored)] for label in labels]
-    references = dict.fromkeys(c.reference.label for c in scored if c.reference)
+    ends = [_end(comparison) for comparison in scored]
     notes = [
-        f"0 is the trivial baseline of the task, 1 is {' or '.join(references)}; (n) was refused or failed: see below.",
+        f"0 is the trivial answer of the task, 1 is {' or '.join(dict.fromkeys(ends))}; (n) was refused or failed.",
         *(f"({number}) {sentence}" for number, sentence in enumerate(sentences, 1)),
     ]
     first = scored[0]
     columns = [ARM, *(Column(name=c.task.title or c.task.name, unit=c.told, numeric=True) for c in scored)]
-    title = f"{first.title}: normalised scores ({first.size})"
+    title = f"All tasks, normalised scores ({first.size})"
     return Table(title=title, columns=columns, rows=rows, notes=notes, key=f"{first.suite} {first.size} matrix")
+
+
+def _end(comparison: Comparison) -> str:
+    """What a score of 1 is."""
+    task = comparison.task
+    if task.solved is None:
+        return comparison.named.label if comparison.named else ""
+    return f"{task.primary} {numbers.figure(task.solved)}"
 
 
 def _scored(comparison: Comparison, label: str, sentences: list[str]) -> Cell:
@@ -328,8 +352,8 @@ def runs(rows: Sequence[Row]) -> Table:
 
 def _machines(rows: Sequence[Row]) -> str:
     def told(machine: Mapping[str, Any]) -> str:
-        plain = {key: value for key, value in machine.items() if key not in ("versions", "load") and value is not None}
-        return ", ".join(f"{key} {_plain(value)}" for key, value in plain.items())
+        left_out = ("versions", "load")
+        return plain({key: value for key, value in machine.items() if key not in left_out and value is not None})
 
     return "; ".join(dict.fromkeys(told(row.machine) for row in rows))
 
@@ -341,17 +365,18 @@ def _versions(rows: Sequence[Row]) -> str:
 
 
 def _described(entry: Entry) -> str:
-    options = f", {_plain(dict(entry.arm.options))}" if entry.arm.options else ""
-    return f"mixer {_plain(entry.arm.mixer)}{options}"
+    options = f", {plain(dict(entry.arm.options))}" if entry.arm.options else ""
+    return f"mixer {plain(entry.arm.mixer)}{options}"
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A plain value in words: no braces, no quotes."""
     if value is None:
         return "–"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {plain(item)}" for key, item in value.items())
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value)) or "–"
+        return ", ".join(map(plain, value)) or "–"
     return f"{value:,.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report.__main__ import main
+from benchmarks.report.build import build
 from tests.benchmarks.report.made import row, write
 
 
@@ -27,6 +28,15 @@ def test_rows_become_a_folder_that_needs_no_network(tmp_path: Path, capsys: pyte
     page = (out / "index.html").read_text()
     assert not re.findall(r'(?:src|href)="(?!#|data:)', page) and "@import" not in page and "url(http" not in page
     assert "my_own" in page and "my_own" in (out / "tables" / "unknown_suite.md").read_text()
+
+
+def test_smoke_rows_are_shown_where_they_are_alone() -> None:
+    smoke, small = row("attention", size="smoke", suite="unknown"), row("kda", suite="unknown")
+    alone, both = build([smoke], {}, []), build([smoke, small], {}, [])
+    assert "attention" in alone.page.html() and not alone.page.problems
+    assert [part.blocks[0].measured.title for part in both.page.parts] == ["recall (small)"]
+    assert both.page.problems == ["1 rows of size smoke are in results.parquet and not shown here."]
+    assert len(both.frame) == 2
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

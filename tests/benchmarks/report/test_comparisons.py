@@ -79,7 +79,7 @@ def test_the_best_stands_first_and_those_without_a_figure_last() -> None:
 def test_the_reference_is_the_one_named_then_attention_then_the_first() -> None:
     first = compare([row("kda"), row("gla")], SUITES)[0].reference
     attention = compare([row("kda"), row("attention")], SUITES)[0].reference
-    named = compare([row(a, settings={"reference": "gla"}) for a in ("attention", "gla")], SUITES)[0].reference
+    named = compare([row(a, settings={"to": "gla"}) for a in ("attention", "gla")], SUITES)[0].reference
     assert [entry.label for entry in (first, attention, named) if entry] == ["kda", "attention", "gla"]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from benchmarks.report import numbers, views
 from benchmarks.report.comparisons import compare
 from benchmarks.report.tables import Cell, Column, Table, markdown, slug
 from benchmarks.statistics import Interval
-from tests.benchmarks.report.made import SUITES, many, row
+from benchmarks.suites.api import Task
+from tests.benchmarks.report.made import SUITES, MadeSuite, many, row
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,18 @@ def test_scores_are_normalised_between_the_trivial_answer_and_the_reference() ->
     assert cells(table, "kda")["gpt"].text == "(1)" and cells(table, "gla")["gpt"].text == "(2)"
     assert cells(table, "gla")["vit"].text == "not run"
     assert table.notes[1:] == ["(1) cannot", "(2) timed out: 600 s"]
+
+
+def test_a_task_that_can_be_solved_is_normalised_to_that() -> None:
+    tasks = [Task(name=name, primary="accuracy", trivial=0.5, solved=0.9) for name in ("parity", "s3", "alone")]
+    suites: dict[str, Any] = {"made": MadeSuite("made", tasks)}
+    rows = [
+        row(arm, task=task, metrics={"accuracy": a}) for task in ("parity", "s3") for arm, a in (("x", 0.7), ("y", 0.9))
+    ]
+    table = views.matrix(compare([*rows, row("z", task="alone")], suites))
+    assert table is not None and [column.name for column in table.columns] == ["arm", "parity", "s3"]
+    assert [cell.text for cell in table.rows[0]] == ["x", "0.50", "0.50"] and table.rows[1][1].order == 1.0
+    assert "1 is accuracy 0.900" in table.notes[0]
 
 
 def test_no_job_that_failed_is_missing() -> None:
