@@ -40,6 +40,7 @@ from torch import nn
 
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
 from benchmarks.suites.matching import match_params, params_of
+from recipes.journal import journal
 from recipes.recipe import Recipe, find_recipe
 from recipes.seeding import seed_all
 from recipes.sizes import sizes
@@ -337,8 +338,8 @@ def _trained(settings: Mapping[str, Any], recipe: Recipe, data: Any, model: nn.M
     _, arguments = decode_trainer(settings["trainer"])
     accumulate = arguments.get("accumulate_grad_batches", 1)
     task = _Kept(complete, recipe, model, lambda rank, ranks: recipe.train_batches(data, accumulate, rank, ranks))
-    trainer = build_trainer(arguments, logger=False)
-    trainer.fit(task)
+    with journal():  # Lightning's remarks are for a run's log
+        build_trainer(arguments, logger=False).fit(task)
     if not task.losses or task.losses[-1] != task.losses[-1]:
         raise ConfigError("the loss is no number; try a lower rate", "lr")
     return task
