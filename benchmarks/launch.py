@@ -76,15 +76,13 @@ class Launched:
 
     def finished(self, wait: float = 1.0) -> list[Row]:
         """Rows that have appeared; waits up to `wait` seconds for the first."""
-        if self._process is None:
-            self._process = self._launch()
+        process = self._process = self._process or self._launch()
         until = time.monotonic() + wait
         while True:
-            ended = self._process.poll() is not None  # asked before looking: what is written last is seen
+            ended = process.poll() is not None  # asked before looking: what is written last is seen
             rows = self._taken()
             if ended:
-                code = self._process.returncode
-                rows += [self._lost(job, code) for job in self._waiting.values()]
+                rows += [self._lost(job, process.returncode) for job in self._waiting.values()]
                 self._waiting.clear()
                 self._process = None
             if rows or ended or time.monotonic() > until:

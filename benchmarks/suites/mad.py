@@ -8,7 +8,7 @@
 `fuzzy`         keys and values of 1 to 3 symbols; a value is told whole, with the right symbols so far
 `copy`          selective copying: symbols among blanks, told in order at the end
 `compression`   the whole row is told from the output at its last place alone, by a two-layer decoder that is given
-                the place to tell                      ids  3 9 5 0                answers  3 9 5, all from that at the 0
+                the place to tell                      ids  3 9 5 0                answers  3 9 5, all told at the 0
 `memorisation`  values of keys that never stand in the row: one mapping for all rows and seeds, learned by heart
                                                        ids  k1 ? k7 ?              answers  .  v4 .  v2
 

@@ -18,9 +18,9 @@ that over the second half of rows twice as long. Rows of training have the full 
 place takes the part of a curriculum.
 
 Arms: the mixers, and with eigenvalues that may be negative (`delta_negative`, `gated_delta_negative`), and an LSTM.
-Known: parity needs a negative eigenvalue (or a state that is not linear, as an LSTM's), positive ones and attention
-fail beyond what they memorise (Grazzi et al.); products of one Householder matrix a step swap two things, so swaps of five
-are within one layer's reach and all of S5 is not; counters need an LSTM's unbounded cell (Deletang et al.).
+Known: parity needs a negative eigenvalue (or a state that is not linear, as an LSTM's); positive ones and attention
+fail beyond what they memorise (Grazzi et al.); products of one Householder matrix a step swap two things, so swaps of
+five are within one layer's reach and all of S5 is not; counters need an LSTM's unbounded cell (Deletang et al.).
 
 Papers: Grazzi et al. 2024, arXiv:2411.12537; Merrill et al. 2024, arXiv:2404.08819; Deletang et al. 2022,
 arXiv:2207.02098; Hahn 2020, arXiv:1906.06755.
@@ -117,8 +117,8 @@ def _expression(batch: int, length: int, generator: torch.Generator) -> Tensor:
 
 
 def _brackets(batch: int, length: int, generator: torch.Generator) -> Tensor:
-    """A closing bracket where none is open becomes an opening one, but for one in fifty: rows break late."""
-    coins = torch.randint(2, (batch, length), generator=generator)
+    """Three in five close, so that rows come back to 0 often; where none is open, all but one in fifty open."""
+    coins = (torch.rand(batch, length, generator=generator) < 0.6).long()
     mends = torch.rand(batch, length, generator=generator) < 0.98
     depth = torch.zeros(batch, dtype=torch.long)
     columns = []
