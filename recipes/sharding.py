@@ -4,8 +4,8 @@ Zhao et al. 2023, arXiv:2304.11277, in torch's present form (`fully_shard`), whi
 come back in parts, and the optimizer moves its rank's parts. Every block of the zoo's stacks is gathered by itself, all
 other weights together. Chosen by `trainer.strategy=fsdp`.
 
-A moving average stays whole on every rank, and Muon, which works on whole matrices, gathers its updates. Checkpoints are
-single files, as of any other run.
+A moving average stays whole on every rank, and Muon, which works on whole matrices, gathers its updates. Checkpoints
+are single files, as of any other run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor

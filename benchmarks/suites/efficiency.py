@@ -15,7 +15,7 @@ itself is measured beside a second copy of itself: how far its ratio is from 1 s
 
     time_ratio@T, time_ratio_low@T, time_ratio_high@T   median and quartiles of the ratios
     seconds@T, tokens_per_second@T                      of this machine, at the lower quartile
-    peak_ratio@T, peak_bytes@T                          largest growth of memory during a call (benchmarks/speed/memory.py)
+    peak_ratio@T, peak_bytes@T                          growth of memory during a call, but for decoding (speed/memory.py)
     state_bytes@T, state_ratio@T                        of one row after T tokens
     exponent                                            slope of log(seconds) against log(T): 1 linear, 2 quadratic
 
@@ -50,7 +50,15 @@ __all__ = ["SUITE", "Efficiency"]
 Call = Callable[[], None]
 SETTINGS: dict[str, dict[str, Any]] = {
     "smoke": {"dim": 64, "depth": 1, "heads": 4, "vocabulary": 64, "lengths": [16, 32], "batch": 1, "rounds": 2},
-    "small": {"dim": 128, "depth": 2, "heads": 4, "vocabulary": 256, "lengths": [128, 512, 2048], "batch": 1, "rounds": 5},
+    "small": {
+        "dim": 128,
+        "depth": 2,
+        "heads": 4,
+        "vocabulary": 256,
+        "lengths": [128, 512, 2048],
+        "batch": 1,
+        "rounds": 5,
+    },
     "paper": {
         "dim": 1024,
         "depth": 12,
@@ -122,9 +130,9 @@ class Efficiency:
             found["state_ratio"] = found["state_bytes"] / state_bytes(peer, length)
             metrics |= {f"{name}@{length}": value for name, value in found.items()}
         # Peaks come last: they need an allocator that maps every larger block by itself, which costs time.
-        for length in settings["lengths"]:
+        for length in settings["lengths"] if job.task != "decoding" else ():
             ids = torch.randint(settings["vocabulary"], (settings["batch"], length), device=device)
-            metrics |= {f"{name}@{length}": value for name, value in _peaks(make, arm, peer, ids, device).items()}
+            metrics |= {f"{name}@{length}": value for name, value in _peaks((arm, peer), make, ids, device).items()}
         metrics["exponent"] = exponent(settings["lengths"], seconds)
         longest = settings["lengths"][-1]
         matched = {"to": settings["to"], "reference": wanted, "arm": params_of(config), "changed": changed}
@@ -166,13 +174,15 @@ def _timed(ours: Call, theirs: Call, rounds: int, device: str) -> dict[str, floa
     }
 
 
-def _peaks(make: Callable[..., Call], arm: nn.Module, peer: nn.Module, ids: torch.Tensor, device: str) -> dict[str, float]:
+def _peaks(
+    models: tuple[nn.Module, nn.Module], make: Callable[..., Call], ids: torch.Tensor, device: str
+) -> dict[str, float]:
     """Peak memory of a call and its ratio; nothing where the system does not tell it."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(-3, MAPPED)  # M_MMAP_THRESHOLD of glibc
     try:
         found: list[int] = []
-        for model in (arm, peer):
+        for model in models:
             call = make(model, ids)
             call()
             found.append(peak(call, device))

@@ -72,8 +72,26 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "copy": {
         "smoke": {"dim": 32, "depth": 1, "heads": 2, "longest": 4, "steps": 8, "batch": 8, "rows": 16, "symbols": 8},
-        "small": {"dim": 64, "depth": 2, "heads": 4, "longest": 12, "steps": 800, "batch": 48, "rows": 256, "symbols": 16},
-        "paper": {"dim": 512, "depth": 8, "heads": 8, "longest": 20, "steps": 20_000, "batch": 64, "rows": 2000, "symbols": 64},
+        "small": {
+            "dim": 64,
+            "depth": 2,
+            "heads": 4,
+            "longest": 8,
+            "steps": 600,
+            "batch": 48,
+            "rows": 256,
+            "symbols": 48,
+        },
+        "paper": {
+            "dim": 512,
+            "depth": 8,
+            "heads": 8,
+            "longest": 20,
+            "steps": 20_000,
+            "batch": 64,
+            "rows": 2000,
+            "symbols": 64,
+        },
     },
 }
 SETTINGS["sort"], SETTINGS["window"] = SETTINGS["copy"], SETTINGS["language"]

@@ -21,9 +21,9 @@ Tasks, each with one primary metric:
     Primary: exponent, the slope of log(norm) against log(blocks). Known: -1/2 for pre-norm, 0 for post-norm
     (Xiong et al., theorem 1).
 
-A row of `norms` and `logits` holds the whole curve of losses against rates: `loss@<rate>`, and `lr` and `loss` among the
-curves. No rate is chosen, as the curve is what is asked for; the best rate lies inside the grid or the sensitivity is
-a lower bound.
+A row of `norms` and `logits` holds the whole curve of losses against rates: `loss@<rate>`, and `lr` and `loss` among
+the curves. No rate is chosen, as the curve is what is asked for; where the best rate is at an end of the grid, the
+sensitivity is a lower bound.
 
 Papers: Xiong et al. 2020, arXiv:2002.04745; Ding et al. 2021, arXiv:2105.13290; Henry et al. 2020, arXiv:2010.04245;
 Gemma Team 2024, arXiv:2408.00118; Wortsman et al. 2023, arXiv:2309.14322.
@@ -74,7 +74,7 @@ DEEP: dict[str, Any] = {"dim": 64, "heads": 2, "length": 64, "batch": 8}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "norms": {
         "smoke": {**DEEP, "dim": 32, "depth": 2, "length": 16, "steps": 5, "rates": [1e-3, 1e-2]},
-        "small": {**DEEP, "depth": 12, "steps": 120, "rates": [1e-3, 3.16e-3, 1e-2]},
+        "small": {**DEEP, "depth": 8, "length": 32, "steps": 140, "rates": [3.16e-3, 1e-2]},
         "paper": {
             **DEEP,
             "dim": 512,
@@ -125,7 +125,9 @@ class Stability:
     def tasks(self, size: Size) -> Sequence[Task]:
         deepest = SETTINGS["growth"][size]["depths"][-1]
         return [
-            Task(name="norms", primary="loss@highest", higher_is_better=False, trivial=CHANCE, title="Norm and warm-up"),
+            Task(
+                name="norms", primary="loss@highest", higher_is_better=False, trivial=CHANCE, title="Norm and warm-up"
+            ),
             Task(name="logits", primary="sensitivity", higher_is_better=False, title="Attention's logits"),
             Task(
                 name="growth",
