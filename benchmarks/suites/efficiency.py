@@ -15,7 +15,7 @@ itself is measured beside a second copy of itself: how far its ratio is from 1 s
 
     time_ratio@T, time_ratio_low@T, time_ratio_high@T   median and quartiles of the ratios
     seconds@T, tokens_per_second@T                      of this machine, at the lower quartile
-    peak_ratio@T, peak_bytes@T                          growth of memory during a call, but for decoding (speed/memory.py)
+    peak_ratio@T, peak_bytes@T                          growth of memory in a call, but for decoding (speed/memory.py)
     state_bytes@T, state_ratio@T                        of one row after T tokens
     exponent                                            slope of log(seconds) against log(T): 1 linear, 2 quadratic
 

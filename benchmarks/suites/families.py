@@ -160,7 +160,7 @@ FAMILIES: dict[str, Family] = {
         length=0,
         words={
             "smoke": NARROW,
-            "small": ("model.depth=2", "task.batch_size=64", "trainer.max_steps=250"),
+            "small": ("model.depth=2", "task.batch_size=64", "trainer.max_steps=180"),
             "paper": (),
         },
     ),
