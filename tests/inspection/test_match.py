@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from zoo.inspection.match import solve
+import zoo
+from zoo.inspection.match import match_model, solve
 from zoo.registry import ConfigError
 
 
@@ -46,3 +49,50 @@ def test_what_cannot_be_reached_is_refused_with_what_is_near() -> None:
 
 def test_one_value_alone_is_taken_where_it_fits() -> None:
     assert solve(lambda value: 10, 10, low=3, high=3).value == 3
+
+
+SMALL = {"family": "gpt", "dim": 32, "depth": 2, "heads": 2, "vocab_size": 40, "max_len": 64, "position": "none"}
+
+
+def params(config: Any) -> int:
+    return sum(parameter.numel() for parameter in zoo.create_model(config).parameters())
+
+
+@pytest.mark.parametrize("knob", ["ffn", "width", "depth"])
+def test_a_model_is_made_as_large_as_another(knob: Any) -> None:
+    reference = {**SMALL, "depth": 9, "ffn": {"hidden": 200}}
+    found = match_model({**SMALL, "mixer": "gla"}, "params", reference, knob=knob, tolerance=0.1)
+    target = params(reference)
+    assert found.record["target"] == target and found.record["reached"] == params(found.config)
+    assert abs(params(found.config) / target - 1) <= 0.1
+    field = {"ffn": "ffn.hidden", "width": "dim", "depth": "depth"}[knob]
+    before, after = found.record["changed"][field]
+    assert (before, list(found.record["changed"])) == ({"ffn": None, "width": 32, "depth": 2}[knob], [field])
+    assert f"{field}: {before} -> {after}" in str(found) and set(found.record["not_matched"]) == {"flops", "state"}
+
+
+@pytest.mark.parametrize("mixer", ["mamba2", "gla", "mla", "lstm"])
+def test_states_are_made_as_large_as_one_of_attention(mixer: str) -> None:
+    reference = zoo.create_model({**SMALL, "mixer": {"name": "attention"}})
+    target = reference.init_state(1, 60).nbytes()  # type: ignore[operator]
+    found = match_model({**SMALL, "mixer": mixer}, "state", SMALL, length=60, tolerance=0.1)
+    assert found.record["target"] == target
+    reached = zoo.create_model(found.config).init_state(1, 60).nbytes()  # type: ignore[operator]
+    assert found.record["reached"] == reached and abs(reached / target - 1) <= 0.1
+
+
+def test_flops_are_matched_at_a_length() -> None:
+    found = match_model({**SMALL, "mixer": "gla"}, "flops", SMALL, knob="ffn", length=50)
+    own, other = (zoo.count(config, length=50).flops_forward for config in (found.config, SMALL))
+    assert abs(own / other - 1) <= 0.01
+
+
+def test_what_a_model_has_no_field_for_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'gpt' with mixer=hybrid has no field for 'state'"):
+        match_model({**SMALL, "mixer": "hybrid_3to1"}, "state", 1_000)
+    with pytest.raises(ConfigError, match="'gpt' has no field for 'ffn'"):
+        match_model({**SMALL, "layout": "mixer_only"}, "params", 1_000_000)
+    with pytest.raises(ConfigError, match=r"state 1,000,000,000 cannot be reached within 1 percent by mixer\.window"):
+        match_model(SMALL, "state", 10**9, length=40)
+    with pytest.raises(ConfigError, match="unknown count 'param', did you mean 'params'"):
+        match_model(SMALL, "param", 10**9)  # type: ignore[arg-type]

@@ -241,6 +241,9 @@ class MixerConfig(PartConfig):
 
     kind: ClassVar[str] = "mixer"
     capabilities: ClassVar[Capability] = NOTHING
+    state_field: ClassVar[str | None] = None
+    """The own field that the size of the state grows with, for matched comparisons; None: there is none. A whole
+    number, or a share of D / H."""
 
     def for_memory(self) -> MixerConfig | None:
         """The same mixer without what has a meaning within one sequence only; None where it cannot read another."""

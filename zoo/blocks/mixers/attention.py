@@ -35,6 +35,7 @@ class AttentionConfig(MixerConfig):
     """Softmax attention over all tokens, a window of them, or a second sequence."""
 
     capabilities: ClassVar[Capability] = ~Capability(0)
+    state_field: ClassVar[str | None] = "window"
 
     heads: Annotated[int, Field(ge=1)] | None = None
     """Query heads H; None: the family's."""

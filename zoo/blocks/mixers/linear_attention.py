@@ -47,6 +47,7 @@ class LinearAttentionConfig(MixerConfig):
     """Attention with a kernel of features, over the past, the row or a second sequence, at a cost linear in length."""
 
     capabilities: ClassVar[Capability] = ~Capability.MAPS
+    state_field: ClassVar[str | None] = "key_dim"
 
     heads: Annotated[int, Field(ge=1)] | None = None
     """Heads H; None: the family's."""

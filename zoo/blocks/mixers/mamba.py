@@ -14,7 +14,7 @@ and 0.1, dt_proj uniform within 1 / sqrt(R), so that steps begin near their bias
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -38,6 +38,8 @@ __all__ = ["Mamba", "MambaConfig"]
 @register("mixer", "mamba", paper="Gu & Dao 2023, arXiv:2312.00752")
 class MambaConfig(RecurrentConfig):
     """A selective state space: what is kept and what is read depends on the token."""
+
+    state_field: ClassVar[str | None] = "state_size"
 
     expand: Annotated[float, Field(gt=0)] = 2.0
     """Channels C over D."""

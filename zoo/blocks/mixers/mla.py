@@ -54,6 +54,7 @@ class MLAConfig(MixerConfig):
     """
 
     capabilities: ClassVar[Capability] = ~Capability(0)
+    state_field: ClassVar[str | None] = "kv_rank"
 
     heads: Width | None = None
     """Heads H; None: the family's."""
