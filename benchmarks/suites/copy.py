@@ -101,19 +101,19 @@ def hidden_pair_rows(batch: int, generator: torch.Generator, *, length: int, sym
 
 
 COMMON = {"dim": 32, "depth": 2, "heads": 2, "ffn": 128, "conv": 0, "position": "rope", "stop": 0.995, "batch": 16}
-COMMON |= {"steps": 1000, "rows": 200, "test_every": 100, "symbols": 16}
+COMMON |= {"steps": 600, "rows": 200, "test_every": 50, "symbols": 16}
 TINY = {"batch": 4, "steps": 4, "test_every": 4, "rows": 16}
 LARGE = {"dim": 64, "ffn": 256, "batch": 64, "rows": 1280, "test_every": 500}
 INDUCTION = {"symbols": 32, "ffn": 0}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "selective": {
         "smoke": COMMON | TINY | {"length": 12, "items": 3},
-        "small": COMMON | {"length": 40, "items": 6},
+        "small": COMMON | {"length": 32, "items": 6},
         "paper": COMMON | LARGE | {"length": 4096, "items": 16, "steps": 400_000},
     },
     "induction": {
         "smoke": COMMON | TINY | INDUCTION | {"length": 12, "periods": [3, 5]},
-        "small": COMMON | INDUCTION | {"length": 48, "periods": [8, 24]},
+        "small": COMMON | INDUCTION | {"batch": 32, "length": 48, "periods": [8, 24]},
         "paper": COMMON | LARGE | INDUCTION | {"length": 512, "periods": [24, 250], "steps": 50_000, "symbols": 256},
     },
     "copying": {

@@ -45,7 +45,7 @@ POWER = 0.01
 """Of the law that gaps before the second call of a key are drawn from."""
 
 STATES: dict[str, dict[str, dict[str, Any]]] = {
-    "attention": {"window 8": {"window": 8}, "window 24": {"window": 24}},
+    "attention": {"window 8": {"window": 8}, "window 16": {"window": 16}},
     "taylor": {"K 4": {"key_dim": 4}, "K 8": {"key_dim": 8}},
     "gated_delta": {"4 heads": {"heads": 4}, "2 heads": {"heads": 2}},
     "mamba2": {"N 8": {"state_size": 8}, "N 128": {"state_size": 128}},
@@ -57,8 +57,8 @@ MODEL = {"depth": 2, "heads": 1, "ffn": 0, "conv": 3, "position": "learned", "st
 SETTINGS: dict[str, dict[str, Any]] = {
     "smoke": MODEL | {"dim": 16, "length": 16, "pairs": 3, "symbols": 16, "steps": 4, "batch": 4, "rows": 16}
     | {"test_every": 4},
-    "small": MODEL | {"dim": 32, "length": 48, "pairs": 8, "symbols": 64, "steps": 1000, "batch": 16, "rows": 200}
-    | {"test_every": 100},
+    "small": MODEL | {"dim": 32, "length": 32, "pairs": 6, "symbols": 64, "steps": 600, "batch": 16, "rows": 200}
+    | {"test_every": 50},
     "paper": MODEL | {"dim": 128, "length": 256, "pairs": 16, "symbols": 8192, "steps": 12_500, "batch": 512}
     | {"rows": 3000, "test_every": 200, "stop": 0.99},
 }  # fmt: skip

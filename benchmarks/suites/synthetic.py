@@ -270,7 +270,7 @@ def train(model: nn.Module, draw: Draw, test: tuple[Tensor, Tensor], job: Job) -
         loss = F.cross_entropy(logits.flatten(0, 1), labels.to(device).flatten(), ignore_index=IGNORED)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         total += loss.item()
         if not math.isfinite(total):
@@ -289,7 +289,7 @@ def _optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     decayed = [parameter for name, parameter in model.named_parameters() if name not in kept]
     plain = [parameter for name, parameter in model.named_parameters() if name in kept]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
 
 
 def _factor(step: int, steps: int) -> float:

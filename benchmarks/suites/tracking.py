@@ -117,8 +117,8 @@ def _expression(batch: int, length: int, generator: torch.Generator) -> Tensor:
 
 
 def _brackets(batch: int, length: int, generator: torch.Generator) -> Tensor:
-    """Three in five close, so that rows come back to 0 often; where none is open, all but one in fifty open."""
-    coins = (torch.rand(batch, length, generator=generator) < 0.6).long()
+    """Seven in ten close, so that rows come back to 0 often; where none is open, all but one in fifty open."""
+    coins = (torch.rand(batch, length, generator=generator) < 0.7).long()
     mends = torch.rand(batch, length, generator=generator) < 0.98
     depth = torch.zeros(batch, dtype=torch.long)
     columns = []
@@ -146,7 +146,7 @@ TASKS: dict[str, tuple[str, int, int, Make, Callable[[Tensor], Tensor]]] = {
 COMMON = {"dim": 32, "depth": 1, "heads": 4, "ffn": 128, "conv": 0, "position": "rope", "stop": 0.999, "batch": 32}
 SIZED: dict[str, dict[str, Any]] = {
     "smoke": COMMON | {"length": 8, "steps": 4, "batch": 4, "rows": 16, "test_every": 4},
-    "small": COMMON | {"length": 32, "steps": 800, "rows": 200, "test_every": 100},
+    "small": COMMON | {"length": 20, "steps": 800, "rows": 200, "test_every": 50},
     "paper": COMMON
     | {"dim": 128, "depth": 2, "ffn": 512, "length": 40, "steps": 20_000, "batch": 256, "rows": 1024}
     | {"test_every": 500},
@@ -176,7 +176,7 @@ class Tracking:
         return [Arm(name=name, mixer=value) for name, value in map(named, mixers)]
 
     def rates(self, task: str, size: Size) -> Sequence[float]:
-        return [1e-3, 3.16e-3, 1e-2]
+        return [3.16e-3, 1e-2, 3.16e-2]
 
     def settings(self, task: str, size: Size) -> Mapping[str, Any]:
         return SIZED[size]

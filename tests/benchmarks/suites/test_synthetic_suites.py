@@ -143,9 +143,7 @@ def test_compression_reads_the_last_output_alone() -> None:
     whole = model(ids)
     kept = model.model.features(ids)[:, -1]
     assert whole.shape == (2, 8, 6)
-    torch.testing.assert_close(
-        whole, model.out(F.gelu(model.hidden(kept[:, None] + model.place.weight)))
-    )
+    torch.testing.assert_close(whole, model.out(F.gelu(model.hidden(kept[:, None] + model.place.weight))))
 
 
 class find:  # noqa: N801
@@ -179,15 +177,13 @@ def test_a_job_runs_twice_to_the_same_bits(suite: str, task: str) -> None:
 def test_every_arm_has_the_parameters_of_attention_within_one_percent(suite: str) -> None:
     found = find_suite(suite)
     task = {"copy": "selective", "tracking": "parity", "mad": "recall"}[suite]
-    for size in ("smoke", "small"):
-        made = cells(parse([f"suite={suite}", f"task={task}", f"size={size}"]), found, {})
-        totals = {}
-        for cell in made:
-            config, matched = model_of(cell.job("reported", 0, 1e-3), 16, 40, reference="attention")
-            with torch.device("meta"):
-                totals[cell.arm.name] = count_parameters(config.build())[0]
-            assert matched["params"]["arm"] == totals[cell.arm.name]
-        assert all(abs(total / totals["attention"] - 1) <= 0.01 for total in totals.values()), totals
+    totals = {}
+    for cell in cells(parse([f"suite={suite}", f"task={task}", "size=small"]), found, {}):
+        config, matched = model_of(cell.job("reported", 0, 1e-3), 16, 40, reference="attention")
+        with torch.device("meta"):
+            totals[cell.arm.name] = count_parameters(config.build())[0]
+        assert matched["params"]["arm"] == totals[cell.arm.name]
+    assert all(abs(total / totals["attention"] - 1) <= 0.01 for total in totals.values()), totals
 
 
 def test_plain_recall_leaves_no_short_convolution() -> None:
@@ -200,14 +196,14 @@ def test_plain_recall_leaves_no_short_convolution() -> None:
 def test_the_convolution_in_front_carries_its_tail_from_call_to_call() -> None:
     torch.manual_seed(0)
     slot = Slot(dim=8, heads=2, max_len=12, causal=True, init_std="fan_in")
-    mixer = ConvFirst(mixer=decode("mixer", "gated_delta"), width=3).build(slot).double()
-    x = torch.randn(2, 12, 8, dtype=torch.double)
+    mixer = ConvFirst(mixer=decode("mixer", "gated_delta"), width=3).build(slot)
+    x = torch.randn(2, 12, 8)
     with torch.no_grad():
         whole = mixer(x, Context())
         state = mixer.init_state(2, 12)
         parts = torch.cat([mixer(part, Context(), state) for part in x.split([1, 4, 7], dim=1)], dim=1)
-    torch.testing.assert_close(parts, whole, rtol=1e-6, atol=1e-6)
-    assert state.nbytes() == mixer.mixer.init_state(2, 12).nbytes() + 2 * 2 * 8 * 8
+    torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
+    assert state.nbytes() == mixer.mixer.init_state(2, 12).nbytes() + 2 * 2 * 8 * 4
 
 
 def test_scores_by_hand() -> None:
