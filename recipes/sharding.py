@@ -40,7 +40,7 @@ class Sharded(ModelParallelStrategy):
 
 def shard(task: Any) -> None:
     """Split a task's weights, once, where its trainer's strategy is `Sharded`."""
-    if not isinstance(task.trainer.strategy, Sharded) or isinstance(task, FSDPModule):
+    if not isinstance(task.trainer.strategy, Sharded) or _is_sharded(task):
         return
     mesh = task.device_mesh["data_parallel"]
     for module in task.model.modules():
@@ -53,7 +53,7 @@ def shard(task: Any) -> None:
 @contextmanager
 def gathered(task: Any) -> Iterator[None]:
     """Within the block, the weights outside of the blocks are whole on every rank; blocks see to theirs."""
-    if not isinstance(task, FSDPModule):
+    if not _is_sharded(task):
         yield
         return
     task.unshard()
@@ -65,12 +65,16 @@ def gathered(task: Any) -> Iterator[None]:
 
 def unshard(task: Any) -> None:
     """Give a task that has been trained a plain model with the whole weights. All ranks call it together."""
-    if not isinstance(task, FSDPModule):
+    if not _is_sharded(task):
         return
     held = {name: whole(value) for name, value in task.model.state_dict().items()}
     model = task.model.config.build()
     model.load_state_dict(held)
     task.model = model
+
+
+def _is_sharded(task: Any) -> bool:
+    return isinstance(task, FSDPModule)
 
 
 def whole(value: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ Tasks, each with one primary metric:
     by 4 after training, without more of it: position interpolation, NTK, YaRN. Learned positions beyond T exist and
     never learned. Known: ALiBi and T5 bias stay flat or fall, rotary rises, sinusoidal rises most (Press et al.).
 
-`copy`      a row of n symbols, a bar, and the row again:    7 3 3 9 | 7 3 3 9
-`sort`      a row of n symbols, a bar, and them in order:    7 3 9 3 | 3 3 7 9
+`copy`      a row of n symbols, each another, a bar, and the row again:    7 3 4 9 | 7 3 4 9
+`sort`      a row of n symbols, each another, a bar, and them in order:    7 3 9 4 | 3 4 7 9
     Trained on n = 1 .. N, asked for n = 2 N with the right answer given so far. Primary: accuracy@2x, the share of
     answered symbols that are right; exact@2x is the share of rows without a mistake. Known: only ranks, no positions
     and T5 bias before absolute ones (Kazemnejad et al.), and these at far larger scale.
@@ -209,11 +209,11 @@ def _last_bytes(model: nn.Module, rows: Tensor) -> float:
 
 
 def symbol_rows(task: str, rows: int, size: int, symbols: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """ids and labels (B, 2 n + 1) of `rows` rows of `size` symbols n: the row, a bar, the answer.
+    """ids and labels (B, 2 n + 1) of `rows` rows of `size` different symbols n: the row, a bar, the answer.
 
     Symbols are 0 .. symbols - 1, the bar is `symbols`; labels are -100 before the answer.
     """
-    given = torch.randint(symbols, (rows, size), generator=draw)
+    given = torch.rand(rows, symbols, generator=draw).argsort(1)[:, :size]
     answer = given if task == "copy" else given.sort(1).values
     ids = torch.cat((given, torch.full((rows, 1), symbols), answer), dim=1)
     labels = ids.clone()

@@ -27,11 +27,10 @@ from recipes.sharding import part_like, unshard, whole
 from recipes.training_run import prepare
 from tests.recipes.tiny import run_settings
 
-TOLERANCE = {"rel": 1e-5, "abs": 1e-6}
+TOLERANCE: dict[str, Any] = {"rel": 1e-5, "abs": 1e-6}
 WORDS = [
     "recipe=gpt",
-    "data=stdlib_code",
-    "data.limit=2",
+    "data=text_files",
     "model.dim=16",
     "model.depth=2",
     "model.heads=2",
@@ -43,7 +42,6 @@ WORDS = [
     "trainer.accelerator=cpu",
     "trainer.save_every=2",
     "task.context=16",
-    "task.eval_batch_size=512",
     "task.tokenizer.vocab_size=280",
     "task.ngrams=0",
     "task.samples=0",
@@ -55,7 +53,7 @@ def losses_of_run(root: Path, out: Path, *words: str) -> tuple[list[float], dict
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), "MASTER_PORT": str(free_port())}
     for name in ("LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE"):
         environment.pop(name, None)
-    command = [sys.executable, "-m", "zoo.run", *WORDS, *words, f"out={out}"]
+    command = [sys.executable, "-m", "zoo.run", *WORDS, f"data.path={out.parent}", *words, f"out={out}"]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = read_rows(out / "metrics.csv")
@@ -71,6 +69,9 @@ def free_port() -> int:
 
 @pytest.mark.slow  # three runs of the command line: some 40 s of CPU
 def test_two_processes_give_the_losses_of_one(root: Path, tmp_path: Path) -> None:
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "sleeps"]
+    lines = [" ".join(words[n % 7 : n % 7 + 5] + words[n % 5 :]) for n in range(120)]
+    (tmp_path / "text.txt").write_text("\n\n".join(lines))
     alone, result = losses_of_run(root, tmp_path / "one", "task.batch_size=8")
     assert len(alone) == 6
     for strategy in ("ddp", "fsdp"):
@@ -84,7 +85,7 @@ def test_two_processes_give_the_losses_of_one(root: Path, tmp_path: Path) -> Non
 
 
 def train_as_rank(rank: int, ranks: int, port: int, strategy: str, out: Path) -> None:
-    """One rank of a small run without its report; rank 0 leaves the weights that count in out/weights.pt."""
+    """One rank of a small run without its report; rank 0 leaves the weights and their average in out/weights.pt."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(ranks)}
     trainer = {"strategy": strategy, "devices": ranks, "accelerator": "cpu"}
@@ -93,7 +94,7 @@ def train_as_rank(rank: int, ranks: int, port: int, strategy: str, out: Path) ->
         run.trainer.fit(run.task)
         unshard(run.task)
     if rank == 0:
-        torch.save(run.task.exported.state_dict(), out / "weights.pt")
+        torch.save(run.task.state_dict(), out / "weights.pt")
 
 
 def trained(ranks: int, strategy: str, out: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
