@@ -16,8 +16,8 @@ ABSENT = "-"
 def config_differences(first: Any, second: Any) -> list[tuple[str, Any, Any]]:
     """(dotted field, first's plain value, second's) of all fields of two configs that are not equal.
 
-    Where both sides have different parts in one place, the part's name stands under the place itself and the fields
-    that both parts have are compared one by one; those of one part alone are left out where they hold a default.
+    Where both sides have different parts in one place, their names stand under the place itself; a field that one of
+    them alone has stands against `ABSENT`.
     """
     rows: list[tuple[str, Any, Any]] = []
     _compare("", encode(first), encode(second), rows)
