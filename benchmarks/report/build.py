@@ -41,7 +41,7 @@ class Report:
             tables = [*part.matrices, *(t for b in part.blocks for t in (b.measured, b.pairs, *b.more) if t)]
             head = f"# {part.title}\n\n`{part.name}`{f', {part.paper}' if part.paper else ''}\n"
             texts[f"tables/{part.name}.md"] = "\n".join([head, *(markdown(t, _level(t, part)) for t in tables)])
-            for drawing in (*part.pictures, *(d for block in part.blocks for d in block.figures)):
+            for drawing in (*part.pictures, *(d for b in part.blocks for d in (*b.figures, *b.further))):
                 texts[f"figures/{drawing.name}.svg"] = drawing.svg
                 images[f"figures/{drawing.name}.png"] = drawing.png
         texts["index.html"] = page.html()
@@ -64,8 +64,8 @@ def build(
     """
     every, rows = rows, [row for row in rows if row.job.size != "smoke"] or rows
     if len(rows) < len(every):
-        told = f"{len(every) - len(rows)} rows of size smoke are in results.parquet and not shown here."
-        problems = [*problems, told]
+        count = numbers.amount(len(every) - len(rows), "row")
+        problems = [*problems, f"{count} of size smoke in results.parquet alone: there are larger ones to show."]
     comparisons = compare(rows, suites)
     names = dict.fromkeys(comparison.suite for comparison in comparisons)
     parts = [_part([c for c in comparisons if c.suite == name], suites.get(name)) for name in names]
@@ -99,13 +99,15 @@ def _part(comparisons: Sequence[Comparison], suite: Suite | None) -> Part:
 
 
 def _block(comparison: Comparison, shown: Mapping[str, Look]) -> Block:
-    drawn: list[Drawing | None] = [frontier(comparison, shown), rates(comparison, shown), *places(comparison, shown)]
+    first, *further = places(comparison, shown) or [None]
+    drawn: list[Drawing | None] = [frontier(comparison, shown), rates(comparison, shown), first]
     more = [views.metrics(comparison), views.costs(comparison)]
     return Block(
         measured=views.measured(comparison),
         pairs=views.pairs(comparison),
         more=[table for table in more if table],
         figures=[drawing for drawing in drawn if drawing],
+        further=[drawing for drawing in further if drawing],
         settings=[("version", str(comparison.version)), *((n, views.plain(v)) for n, v in leaves(comparison.settings))],
     )
 

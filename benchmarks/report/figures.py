@@ -101,7 +101,8 @@ def frontier(comparison: Comparison, looks: Mapping[str, Look]) -> Drawing | Non
         if np.isfinite(at.interval.low):
             board.line([size, size], [at.interval.low, at.interval.high], entry.label, plain=True)
     for entry, at, size in shown:
-        told = f"{numbers.interval(at.mean, at.interval)}, {numbers.data(size)} of state, {at.count} seeds"
+        value, seeds = numbers.interval(at.mean, at.interval), numbers.amount(at.count, "seed")
+        told = f"{value}, {numbers.data(size)} of state, {seeds}"
         board.point(size, at.mean, entry.label, f"{entry.label}: {task.primary} {told}")
     _staircase(board.axes, [(size, at.mean) for _, at, size in shown], task.higher_is_better)
     board.axes.set_xlabel("state of one row (grey: the best up to there)")
@@ -109,7 +110,7 @@ def frontier(comparison: Comparison, looks: Mapping[str, Look]) -> Drawing | Non
     _baseline(board.axes, comparison)
     best = shown[0]
     alt = (
-        f"{comparison.name}. {task.primary} against state bytes for {len(shown)} arms. "
+        f"{comparison.name}. {task.primary} against state bytes for {numbers.amount(len(shown), 'arm')}. "
         f"Best: {best[0].label}, {numbers.figure(best[1].mean)} with {numbers.data(best[2])}."
     )
     return board.done(f"{comparison.key} frontier", f"{task.title or task.name}: {task.primary} against state", alt)
@@ -131,7 +132,9 @@ def rates(comparison: Comparison, looks: Mapping[str, Look]) -> Drawing | None:
         for point in (point for point in entry.curve if point.values):
             chosen = entry.lr is not None and point.lr == entry.lr
             told = f"{task.primary} {numbers.figure(point.mean)} at rate {numbers.rate(point.lr)}"
-            told += f", {len(point.values)} tuning seeds" + (f", {point.lost} without a value" if point.lost else "")
+            told += f", {numbers.amount(len(point.values), 'tuning seed')}" + (
+                f", {point.lost} without a value" if point.lost else ""
+            )
             told += (", chosen, at the edge of the grid" if entry.at_edge else ", chosen") if chosen else ""
             board.point(point.lr, point.mean, entry.label, f"{entry.label}: {told}", 8.5 if chosen else 4.5, chosen)
             if chosen and entry.at_edge:
@@ -143,25 +146,23 @@ def rates(comparison: Comparison, looks: Mapping[str, Look]) -> Drawing | None:
     board.axes.set_ylabel(f"{task.primary}, mean of tuning seeds")
     edges = [entry.label for entry in shown if entry.at_edge]
     alt = (
-        f"{comparison.name}. {task.primary} against learning rate for {len(shown)} arms. "
+        f"{comparison.name}. {task.primary} against learning rate for {numbers.amount(len(shown), 'arm')}. "
         + (f"Best at the edge of the grid: {', '.join(edges)}." if edges else "No best rate at the edge of the grid.")
     )  # fmt: skip
     return board.done(f"{comparison.key} rates", f"{task.title or task.name}: {task.primary} against rate", alt)
 
 
 def places(comparison: Comparison, looks: Mapping[str, Look]) -> list[Drawing]:
-    """Metrics measured at several places, `loss@1x, loss@2x, ...`, each against its place."""
+    """Metrics measured at several places, `loss@1x, loss@2x, ...`, each against its place; the primary one's first."""
     families: dict[tuple[str, str], dict[float, str]] = {}
     for entry in comparison.entries:
         for _, outcome in entry.reported:
             for metric in outcome.metrics:
                 if (found := POINTED.fullmatch(metric)) and not found["name"].endswith(BOUNDS):
                     families.setdefault((found["name"], found["unit"]), {})[float(found["at"])] = metric
-    return [
-        _places(comparison, looks, name, unit, found)
-        for (name, unit), found in families.items()
-        if len(found) > 1
-    ]  # fmt: skip
+    primary = comparison.task.primary
+    ordered = sorted(families.items(), key=lambda family: primary not in family[1].values())
+    return [_places(comparison, looks, name, unit, found) for (name, unit), found in ordered if len(found) > 1]
 
 
 def _places(
@@ -187,8 +188,9 @@ def _places(
     board.axes.minorticks_off()
     board.axes.set_xlabel(f"x of {name}@x")
     board.axes.set_ylabel(f"{name}, mean of seeds")
-    title = f"{comparison.task.title or comparison.task.name}: {name} at several places"
-    alt = f"{comparison.name}. {name} at {', '.join(f'{at:g}{unit}' for at in sorted(metrics))} for {len(series)} arms."
+    told = ", ".join(f"{at:g}{unit}" for at in sorted(metrics))
+    title = f"{comparison.task.title or comparison.task.name}: {name} at {told}"
+    alt = f"{comparison.name}. {name} at {told} for {numbers.amount(len(series), 'arm')}."
     return board.done(f"{comparison.key} {name} {unit} places", title, alt)
 
 

@@ -6,7 +6,7 @@ import math
 
 from benchmarks.statistics import Interval
 
-__all__ = ["count", "data", "duration", "figure", "interval", "probability", "rate"]
+__all__ = ["amount", "count", "data", "duration", "figure", "interval", "probability", "rate"]
 
 
 def figure(value: float | None) -> str:
@@ -35,6 +35,11 @@ def _written(value: float, size: float) -> str:
     else:
         text = f"{value:.2e}"
     return text.replace("-", "−", 1) if value < 0 and float(text.replace(",", "")) else text.removeprefix("-")
+
+
+def amount(number: int, thing: str) -> str:
+    """1 arm, 2 arms."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def count(value: float | None) -> str:

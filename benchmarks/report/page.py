@@ -26,6 +26,8 @@ class Block:
     more: Sequence[Table]
     """Tables that open on demand."""
     figures: Sequence[Drawing]
+    further: Sequence[Drawing]
+    """Figures that open on demand."""
     settings: Sequence[tuple[str, str]]
 
 

@@ -35,7 +35,7 @@ def test_smoke_rows_are_shown_where_they_are_alone() -> None:
     alone, both = build([smoke], {}, []), build([smoke, small], {}, [])
     assert "attention" in alone.page.html() and not alone.page.problems
     assert [part.blocks[0].measured.title for part in both.page.parts] == ["recall (small)"]
-    assert both.page.problems == ["1 rows of size smoke are in results.parquet and not shown here."]
+    assert both.page.problems == ["1 row of size smoke in results.parquet alone: there are larger ones to show."]
     assert len(both.frame) == 2
 
 
