@@ -23,7 +23,7 @@ TINY: dict[str, dict[str, Any]] = {
     "vit": {"family": "vit", "dim": 16, "depth": 2, "heads": 2, "image_size": 8, "patch_size": 4, "num_classes": 5},
     "t5": {"family": "t5", "dim": 16, "depth": 2, "heads": 2, "vocab_size": 24, "max_len": 16},
     "transformer": {"family": "transformer", "dim": 16, "depth": 2, "heads": 2, "vocab_size": 24, "max_len": 16},
-    "whisper": {"family": "whisper", "dim": 16, "depth": 2, "heads": 2, "vocab_size": 24, "max_len": 16, "max_frames": 40},
+    "whisper": {"family": "whisper", "dim": 16, "depth": 2, "heads": 2, "vocab_size": 24, "max_len": 9, "max_frames": 40},
     "dit": {"family": "dit", "dim": 16, "depth": 2, "heads": 2, "image_size": 8, "num_classes": 3},
     "decision": {"family": "decision", "dim": 16, "depth": 2, "context": 4},
 }  # fmt: skip
@@ -70,11 +70,7 @@ def test_gpt_2_adds_positions_where_llama_rotates() -> None:
 
 def test_layers_that_differ_stand_each_once() -> None:
     steps = walk(TINY["gpt hybrid"], 9).steps
-    assert {step.layers for step in steps} == {(), (0, 4), (1, 2, 3)} or {step.layers for step in steps} == {
-        (),
-        (0, 4),
-        (1, 2, 3),
-    }
+    assert {step.layers for step in steps} == {(), (0, 4), (1, 2, 3)}
     scans = [step for step in steps if step.kind == "scan"]
     assert [step.operation for step in scans] == ["recurrence of gated_delta"] and scans[0].times == 3
 
