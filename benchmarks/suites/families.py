@@ -225,7 +225,7 @@ FAMILIES: dict[str, Family] = {
         length=10,
         words={
             "smoke": (*NARROW, "data.episodes=20", "task.context=4"),
-            "small": ("trainer.max_steps=150",),
+            "small": ("trainer.max_steps=60",),
             "paper": (),
         },
     ),
