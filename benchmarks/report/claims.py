@@ -27,6 +27,10 @@ def _tracking(text: str, task: str, shape: Shape, paper: str = GRAZZI) -> Claim:
     return Claim(text=f"Tracking: {text}", paper=paper, suite="tracking", task=task, shape=shape)
 
 
+def _mad(text: str, task: str, shape: Shape) -> Claim:
+    return Claim(text=f"MAD: {text}", paper="Poli et al. 2024, arXiv:2403.17844", suite="mad", task=task, shape=shape)
+
+
 def _position(text: str, shape: Shape, paper: str = ALIBI, task: str = "language") -> Claim:
     return Claim(text=f"Extrapolation: {text}", paper=paper, suite="position", task=task, shape=shape)
 
@@ -101,6 +105,17 @@ CLAIMS: tuple[Claim, ...] = (
     _tracking("an LSTM counts", "count", Limit(arms=("lstm",), least=0.95), "Deletang et al. 2022, arXiv:2207.02098"),
     _tracking(
         "an LSTM closes brackets", "dyck", Limit(arms=("lstm",), least=0.95), "Deletang et al. 2022, arXiv:2207.02098"
+    ),
+    _mad(
+        "attention before recurrences on fuzzy recall",
+        "fuzzy",
+        Gap(better=("attention",), worse=("mamba", "gated_delta", "delta", "gla"), margin=0.15),
+    ),
+    _mad("Mamba compresses no worse than attention", "compression", Order(arms=("mamba", "attention"))),
+    _mad(
+        "gated arms memorise more than the plain delta rule",
+        "memorisation",
+        Gap(better=("mamba", "gla"), worse=("delta",), margin=0.1),
     ),
     _position("ALiBi and T5 bias stay flat", Limit(arms=("ALiBi", "T5 bias"), metric="growth", most=0.1)),
     _position("sinusoidal does not", Limit(arms=("sinusoidal",), metric="growth", least=0.3)),
