@@ -53,7 +53,7 @@ def losses_of_run(root: Path, out: Path, *words: str) -> tuple[list[float], dict
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), "MASTER_PORT": str(free_port())}
     for name in ("LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE"):
         environment.pop(name, None)
-    command = [sys.executable, "-m", "zoo.run", *WORDS, f"data.path={out.parent}", *words, f"out={out}"]
+    command = [sys.executable, "-m", "zoo.run", *WORDS, f"data.path={out.parent / 'texts'}", *words, f"out={out}"]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = read_rows(out / "metrics.csv")
@@ -71,7 +71,8 @@ def free_port() -> int:
 def test_two_processes_give_the_losses_of_one(root: Path, tmp_path: Path) -> None:
     words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "sleeps"]
     lines = [" ".join(words[n % 7 : n % 7 + 5] + words[n % 5 :]) for n in range(120)]
-    (tmp_path / "text.txt").write_text("\n\n".join(lines))
+    (tmp_path / "texts").mkdir()  # of their own: a run folder holds a txt file too
+    (tmp_path / "texts" / "fox.txt").write_text("\n\n".join(lines))
     alone, result = losses_of_run(root, tmp_path / "one", "task.batch_size=8")
     assert len(alone) == 6
     for strategy in ("ddp", "fsdp"):
