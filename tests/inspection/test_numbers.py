@@ -40,8 +40,13 @@ def test_the_chapters_7b_model_is_counted_as_by_hand() -> None:
     scores = sum(step.flops for step in layer if not step.params)
     assert products == 24 * 1000 * D * D and products / 1e9 == pytest.approx(402.7, abs=0.05)
     assert scores == 4 * 1000**2 * D and scores / 1e9 == pytest.approx(16.4, abs=0.05)
-    assert 4 * D * D == sum(
-        step.params for step in walk({**CHAPTER, "heads": 8}, 8).steps if step.layers and "feed" not in step.operation
+    assert (
+        sum(
+            step.params
+            for step in walk({**CHAPTER, "heads": 8}, 8).steps
+            if step.layers and "feed" not in step.operation
+        )
+        == 4 * D * D
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.cli.errors import refuse
+from zoo.cli.settings import join
 
 __all__ = ["model_config", "split", "whole_number"]
 
@@ -50,7 +51,7 @@ def model_config(name: str, changes: Sequence[tuple[str, str]] = ()) -> Any:
     import yaml
 
     import zoo.library  # noqa: F401  registers every part
-    from zoo.registry import decode, merge
+    from zoo.registry import decode
 
     file = Path(name) / "config.json"
     plain: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"family": name}
@@ -62,5 +63,5 @@ def model_config(name: str, changes: Sequence[tuple[str, str]] = ()) -> Any:
         path = key.removeprefix("model.").split(".")
         for part in reversed(path[1:]):
             value = {part: value}
-        plain = merge(plain, {path[0]: value}) if isinstance(plain.get(path[0]), Mapping) else {**plain, path[0]: value}
+        plain = join(plain, {path[0]: value})
     return decode("model", plain, "model")

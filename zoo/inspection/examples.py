@@ -82,7 +82,7 @@ def _fixed(given: int | None, name: str, told: str) -> None:
 @example.register
 def _(config: GPTConfig, batch: int, length: int | None, memory_length: int | None) -> Example:
     _fixed(memory_length, "memory_length", "this family reads no second sequence")
-    length = length or LENGTH
+    length = length or min(LENGTH, config.max_len)
     return Example((_ids(batch, length),), length, step=lambda model, state: model(_ids(batch, 1), state=state))
 
 

@@ -95,7 +95,7 @@ class _Walker:
     """Makes the steps. A parameter belongs to the first step that claims it, a product to the step of its place."""
 
     def __init__(self, model: Any, meter: Meter, args: tuple[Any, ...], stacks: dict[str, Stack]) -> None:
-        self.model, self.meter, self.steps = model, meter, []
+        self.model, self.meter, self.dim = model, meter, model.config.dim
         self.steps: list[Step] = []
         self._owned: set[int] = set()
         self._part = ""
@@ -139,7 +139,8 @@ class _Walker:
         return sum(p.flops for p in self.meter.products if p.place == place or p.place.startswith(f"{place}."))
 
     def _stem(self, name: str, stack: Stack, given: Any, first: int, tokens: int) -> None:
-        model, width = self.model, _width(stack)
+        model = self.model
+        width = stack.project.in_features if stack.project is not None else self.dim
         ids = isinstance(given, torch.Tensor) and not given.is_floating_point()
         if ids:
             table = getattr(model, "source_embed", None) if name == "encoder" else None
@@ -176,8 +177,9 @@ class _Walker:
 
     def _stack(self, name: str, stack: Stack, tokens: int) -> None:
         alike: dict[Any, list[int]] = {}
+        seen = set(self._owned)  # what layers share is a matter of the first of them
         for layer, block in enumerate(stack.blocks):
-            alike.setdefault(self._signature(f"{name}.blocks.{layer}", block), []).append(layer)
+            alike.setdefault(self._signature(f"{name}.blocks.{layer}", block, seen), []).append(layer)
         for layers in alike.values():
             place, block = f"{name}.blocks.{layers[0]}", stack.blocks[layers[0]]
             assert isinstance(block, Block)
@@ -185,15 +187,17 @@ class _Walker:
             for layer in layers[1:]:
                 self._claim(stack.blocks[layer])
         if stack.norm is not None:
-            x = _shape(tokens, _out_width(stack))
+            x = _shape(tokens, self.dim)
             self._add("normalise, once", "elementwise, reduction", x, x, self._claim(stack.norm))
 
-    def _signature(self, place: str, block: nn.Module) -> Any:
-        """Equal for layers that do the same with other weights."""
+    def _signature(self, place: str, block: nn.Module, seen: set[int]) -> Any:
+        """Equal for layers that do the same with other weights; `seen` learns the block's own."""
         skip = len(place)
         products = [(p.place[skip:], p.flops) for p in self.meter.products if p.place.startswith(f"{place}.")]
         cores = [(c.place[skip:], c.flops, c.hidden_flops) for c in self.meter.cores if c.place.startswith(f"{place}.")]
-        sizes = [tuple(parameter.shape) for parameter in block.parameters() if id(parameter) not in self._owned]
+        own = [parameter for parameter in block.parameters() if id(parameter) not in seen]
+        seen.update(map(id, own))
+        sizes = [tuple(parameter.shape) for parameter in own]
         return tuple(products), tuple(cores), tuple(sizes)
 
     def _block(self, place: str, block: Block, tokens: int, layers: tuple[int, ...]) -> None:
@@ -201,8 +205,7 @@ class _Walker:
         for name, members in block.entries:
             residual: Any = block.residuals[name]
             sublayers = [(member, block.get_submodule(member)) for member in members]
-            width = _residual_width(sublayers[0][1])
-            x = _shape(tokens, width)
+            x = _shape(tokens, self.dim)
             before = isinstance(residual, Pre | Sandwich | LayerScale | AdaLN)
             told = "normalise, shift and scale" if isinstance(residual, AdaLN) else "normalise"
             alone = len(sublayers) == 1 and sublayers[0][0].startswith("ffn")
@@ -213,7 +216,7 @@ class _Walker:
                     norm = self._claim(residual.norm) if before and alone else 0
                     self._feed_forward(f"{place}.{member}", sublayer, x, told if before and alone else "", norm)
                 else:
-                    self._mixer(f"{place}.{member}", sublayer, tokens, width)
+                    self._mixer(f"{place}.{member}", sublayer, tokens)
             if isinstance(residual, ResPost | Sandwich):
                 after = residual.out_norm if isinstance(residual, Sandwich) else residual.norm
                 self._add("normalise the branch", "elementwise, reduction", x, x, self._claim(after))
@@ -238,13 +241,13 @@ class _Walker:
         title = f"{told}, feed-forward{through}" if told else f"feed-forward{through}"
         self._add(title, "matmul", x, x, norm + self._claim(ffn), self._flops(place))
 
-    def _mixer(self, place: str, mixer: Any, tokens: int, width: int) -> None:
+    def _mixer(self, place: str, mixer: Any, tokens: int) -> None:
         if isinstance(mixer, Attention | LatentAttention):
-            self._attention(place, mixer, tokens, width)
+            self._attention(place, mixer, tokens)
             return
         groups = list(_by_place([p for p in self.meter.products if p.place.startswith(f"{place}.")]).items())
         core = next((c for c in self.meter.cores if c.place == place), None)
-        x = _shape(tokens, width)
+        x = _shape(tokens, self.dim)
         for number, (at, products) in enumerate(groups):
             if number == len(groups) - 1 and core is not None:
                 self._add(_core_title(mixer), "scan", x, x, self._loose(mixer, groups), core.flops)
@@ -271,10 +274,10 @@ class _Walker:
         own = {id(p) for at, _ in groups for p in self.model.get_submodule(at).parameters()}
         return self._claim(*[p for p in mixer.parameters() if id(p) not in own])
 
-    def _attention(self, place: str, mixer: Any, tokens: int, width: int) -> None:
+    def _attention(self, place: str, mixer: Any, tokens: int) -> None:
         core = next(c for c in self.meter.cores if c.place == place)
         keys = core.memory if mixer.cross else tokens
-        heads, x = mixer.heads, _shape(tokens, width)
+        heads, x = mixer.heads, _shape(tokens, self.dim)
         groups = getattr(mixer, "kv_heads", heads)
         q = _shape(heads, tokens, mixer.key_dim)
         k, v = _shape(groups, keys, mixer.key_dim), _shape(groups, keys, mixer.value_dim)
@@ -282,7 +285,7 @@ class _Walker:
         latent = " through a latent" if isinstance(mixer, LatentAttention) else ""
         norms = [getattr(mixer, n, None) for n in ("kv_norm",)]
         claimed = self._claim(*(getattr(mixer, n) for n in inputs), *norms)
-        given = f"{x} and {_shape(keys, width)}" if mixer.cross else x
+        given = f"{x} and {_shape(keys, self.dim)}" if mixer.cross else x
         products = sum(self._flops(f"{place}.{n}") for n in inputs)
         self._add(f"project Q, K, V{latent}", "matmul", given, f"{q}, {k}, {v}", claimed, products)
         normed = [m for m in (getattr(mixer, "q_norm", None), getattr(mixer, "k_norm", None)) if m is not None]
@@ -321,7 +324,7 @@ class _Walker:
             self._add(title, "matmul", given, made, self._claim(module), sum(p.flops for p in products))
         left = self._claim(model)
         if left:
-            self._add("parameters of no step above", "none", "-", "-", left)
+            self._add("parameters that this pass leaves aside", "none", "-", "-", left)
         if isinstance(model, GPT | EncoderDecoder):
             vocabulary = model.config.vocab_size
             logits = _shape(tokens, vocabulary)
@@ -347,25 +350,6 @@ def _title(place: str) -> str:
 def _core_title(mixer: Sublayer) -> str:
     config = getattr(mixer, "config", None)
     return f"recurrence of {getattr(config, 'registered_name', '') or type(mixer).__name__}"
-
-
-def _width(stack: Stack) -> int:
-    """Width of what comes in."""
-    return stack.project.in_features if stack.project is not None else _out_width(stack)
-
-
-def _out_width(stack: Stack) -> int:
-    for block in stack.blocks:
-        for sublayer in block.sublayers().values():  # type: ignore[operator]
-            return _residual_width(sublayer)
-    return stack.project.out_features if stack.project is not None else 0
-
-
-def _residual_width(sublayer: nn.Module) -> int:
-    """Width D of the stream that a sublayer reads: what its last linear map makes."""
-    linears = [module for module in sublayer.modules() if isinstance(module, nn.Linear)]
-    out = getattr(sublayer, "out", None) or getattr(sublayer, "down", None)
-    return out.out_features if isinstance(out, nn.Linear) else linears[-1].out_features
 
 
 def _in_layers(step: Step, layers: tuple[int, ...]) -> Step:
