@@ -19,7 +19,7 @@ Count parameters, FLOPs, state bytes and activation memory of a model, without r
   python -m zoo count model=t5_small length=64 memory_length=512 dtype=bfloat16
 
 model=          a family or preset (python -m zoo list model), or a folder that zoo.save_pretrained wrote
-length=         tokens of a row (1000); families over images have it from their fields
+length=         tokens of a row (1000, or max_len where that is less); families over images have it from their fields
 memory_length=  tokens of the source, of an encoder-decoder (as many as length)
 batch=          rows (1)
 dtype=          of weights and states, for bytes: float32, bfloat16 or float16

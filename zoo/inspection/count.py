@@ -106,9 +106,10 @@ def count(
 ) -> Count:
     """Count `model(*inputs, **keywords)`, or, without inputs, `batch` rows of `length` tokens.
 
-    model: a built model, on any device, or what `zoo.create_model` takes. length: 1,000 tokens by default, or max_len; families
-    over images have it from their config. memory_length: of the source, as long as the target by default. dtype: of
-    weights and states, for the bytes. Raises ConfigError for a length that the config has itself.
+    model: a built model, on any device, or what `zoo.create_model` takes.
+    length: 1,000 tokens by default, or max_len where that is less; families over images have it from their config.
+    memory_length: of the source, as long as the target by default. dtype: of weights and states, for the bytes.
+    Raises ConfigError for a length that the config has itself.
     """
     twin = shadow(model)
     if inputs or keywords:
