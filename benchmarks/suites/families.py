@@ -31,6 +31,7 @@ Papers: those of the recipes; for one network over many modalities, Jaegle et al
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -272,9 +273,11 @@ class Families:
         recipe, data, model, matched = _built(job, settings)
         task = _trained(settings, recipe, data, model)
         exported: Any = task.exported.eval()
-        with torch.no_grad():
-            torch.manual_seed(0)
-            value = family.measure(recipe, exported, data)
+        value = math.nan  # of a training that diverged
+        if math.isfinite(task.losses[-1]):
+            with torch.no_grad():
+                torch.manual_seed(0)
+                value = family.measure(recipe, exported, data)
         found = sizes(recipe, exported, data)
         state = exported.init_state(1, family.length).nbytes() if family.length else 0
         return Outcome(
@@ -340,8 +343,6 @@ def _trained(settings: Mapping[str, Any], recipe: Recipe, data: Any, model: nn.M
     task = _Kept(complete, recipe, model, lambda rank, ranks: recipe.train_batches(data, accumulate, rank, ranks))
     with journal():  # Lightning's remarks are for a run's log
         build_trainer(arguments, logger=False).fit(task)
-    if not task.losses or task.losses[-1] != task.losses[-1]:
-        raise ConfigError("the loss is no number; try a lower rate", "lr")
     return task
 
 
