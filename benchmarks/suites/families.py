@@ -47,7 +47,7 @@ from recipes.seeding import seed_all
 from recipes.sizes import sizes
 from recipes.task import Task as Training
 from recipes.trainer import build_trainer, decode_trainer
-from zoo.registry import ConfigError, decode, encode
+from zoo.registry import decode, encode
 from zoo.run import compose
 
 __all__ = ["FAMILIES", "SUITE", "Families", "Family", "mean_of"]
