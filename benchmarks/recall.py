@@ -33,6 +33,8 @@ from torch.nn import functional as F
 
 import zoo
 from benchmarks.files import console, header, results, write_json
+from benchmarks.suites.recall import pair_rows
+from benchmarks.suites.synthetic import IGNORED
 from benchmarks.words import WordsError, choice, integer, split
 from recipes.muon import Muon
 from zoo.blocks.api import Context, Slot
@@ -43,9 +45,7 @@ from zoo.registry import decode
 __all__ = ["ARMS", "Recall", "rows", "train"]
 
 LENGTH, PAIRS, VOCABULARY, DIM, DEPTH, BATCH, TEST, CONV = 64, 16, 256, 64, 2, 32, 500, 3
-POWER = 0.01
 WARMUP = 0.05  # share of the steps in which the rate rises
-IGNORED = -100
 KEYS = ("mixer", "seeds", "steps", "lr", "optimizer", "out")
 OPTIMIZERS = ("adamw", "muon")
 
@@ -105,19 +105,7 @@ class Outcome:
 
 def rows(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """ids and labels, (B, T) each; labels are -100 where nothing is asked."""
-    half, start = VOCABULARY // 2, 2 * PAIRS
-    keys = torch.rand(batch, half - 1, generator=generator).argsort(1)[:, :PAIRS] + 1  # (B, pairs); 0 fills the gaps
-    values = torch.rand(batch, half, generator=generator).argsort(1)[:, :PAIRS] + half
-    room = (LENGTH - start) // 2
-    weights = POWER * torch.arange(1, room + 1, dtype=torch.float64) ** (POWER - 1)
-    gaps = torch.multinomial(weights.expand(batch, -1), PAIRS, generator=generator)  # (B, pairs), each place once
-    ids = torch.zeros(batch, LENGTH, dtype=torch.long)
-    ids[:, 0:start:2], ids[:, 1:start:2] = keys, values
-    labels = torch.full_like(ids, IGNORED)
-    places = start + 2 * gaps
-    ids.scatter_(1, places, keys)
-    labels.scatter_(1, places, values)
-    return ids, labels
+    return pair_rows(batch, generator, length=LENGTH, pairs=PAIRS, symbols=VOCABULARY)
 
 
 def train(mixer: Any, seed: int, steps: int, lr: float, optimizer: str = "adamw") -> Outcome:

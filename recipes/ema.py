@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from recipes.sharding import whole
+
 
 class MovingAverage(AveragedModel):
     """A moving average of a model, in eval mode and without gradients.
@@ -42,7 +44,8 @@ class MovingAverage(AveragedModel):
             groups += _by_kind(self.module.buffers(), model.buffers()).items()
         seen = int(self.n_averaged)
         decay = min(self.decay, (1 + seen) / (10 + seen)) if self.warmup else self.decay
-        for (_, dtype), (average, current) in groups:
+        for (_, dtype), (average, parts) in groups:
+            current = [whole(part) for part in parts]
             if seen and dtype.is_floating_point:
                 torch._foreach_lerp_(average, current, 1 - decay)
             else:

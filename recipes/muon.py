@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
+from recipes.sharding import part_like, whole
+
 __all__ = ["Muon", "naive_orthogonal", "orthogonal"]
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -100,7 +102,7 @@ class Muon(Optimizer):
                     state["momentum"] = torch.zeros_like(parameter)
                 assert parameter.grad is not None
                 state["momentum"].mul_(beta).add_(parameter.grad)
-                update = parameter.grad.add(state["momentum"], alpha=beta)
+                update = whole(parameter.grad.add(state["momentum"], alpha=beta))
                 wide = update.mT if update.shape[-2] > update.shape[-1] else update
                 updates.append(wide if wide.dim() == 3 else wide[None])  # (E, m, n), of a single matrix (1, m, n)
             size = 0.2 * max(shape) ** 0.5
@@ -109,7 +111,8 @@ class Muon(Optimizer):
                 if decay:
                     parameter.mul_(1.0 - lr * decay)
                 turned = parameter.shape[-2] > parameter.shape[-1]
-                parameter.add_((update.mT if turned else update).view_as(parameter), alpha=-lr * size)
+                made_of = (update.mT if turned else update).reshape(parameter.shape)
+                parameter.add_(part_like(made_of, parameter), alpha=-lr * size)
 
     def _adamw(self, group: dict[str, Any], found: list[nn.Parameter]) -> None:
         for parameter in found:

@@ -28,6 +28,7 @@ from recipes.ema import MovingAverage
 from recipes.lightning_import import LightningModule
 from recipes.optim import OptimConfig, parameter_groups
 from recipes.recipe import Batch, Recipe, find_recipe, wide
+from recipes.sharding import shard
 from zoo.blocks.auxiliary import Auxiliary, collect
 from zoo.blocks.ffn.balance import expert_report, update_biases
 from zoo.registry import ConfigError, decode, encode
@@ -72,6 +73,10 @@ class Task(LightningModule):
     def exported(self) -> nn.Module:
         """The weights that count: the moving average where there is one."""
         return self.ema.module if self.ema is not None else self.model
+
+    def configure_model(self) -> None:
+        """Split the weights among the ranks where `trainer.strategy=fsdp` asks for it."""
+        shard(self)
 
     def train_dataloader(self) -> Any:
         if self.loader is None:

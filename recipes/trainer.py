@@ -120,6 +120,10 @@ def build_trainer(arguments: Mapping[str, Any], **decided: Any) -> Trainer:
         "num_sanity_val_steps": 0,
         "limit_val_batches": 0,
     }
+    if arguments.get("strategy") == "fsdp":  # Lightning's own of this name is the older form, for GPUs alone
+        from recipes.sharding import Sharded
+
+        arguments = {**arguments, "strategy": Sharded()}
     try:
         trainer = Trainer(**{**quiet, **arguments, **decided})
     except (MisconfigurationException, ValueError, TypeError) as error:

@@ -28,6 +28,7 @@ from recipes.result import new_result, write_result
 from recipes.resuming import Origin, check_fits, newest_readable, set_aside
 from recipes.run_folder import check_folder, open_folder, rank, step_of
 from recipes.seeding import seed_all
+from recipes.sharding import unshard
 from recipes.sizes import PeakShare, sizes
 from recipes.task import Task
 from recipes.trainer import RunOptions, build_trainer, decode_trainer
@@ -152,6 +153,7 @@ def _fit(run: Run, stop: StopRequest) -> None:
         run.trainer.fit(run.task, ckpt_path=str(run.checkpoint) if run.checkpoint else None)
     finally:
         stop.training = False
+    unshard(run.task)
 
 
 def _finish(run: Run, result: dict[str, Any]) -> None:

@@ -13,6 +13,9 @@ __all__ = ["main"]
 VERBS = {
     "run": ("zoo.run", "train, evaluate and report a recipe"),
     "predict": ("zoo.predict", "answer for your own files with the model of a run"),
+    "count": ("zoo.cli.count", "parameters, FLOPs, state bytes and activation memory of a model"),
+    "walk": ("zoo.cli.walk", "a forward pass step by step: operation, shapes, parameters, FLOPs"),
+    "diff": ("zoo.cli.diff", "what differs between two models, in their choices and their counts"),
     "list": ("zoo.cli.listing", "print every part that can be named, with its paper"),
 }
 """Verb: (module with `main(argv) -> exit code`, one line)."""

@@ -19,6 +19,7 @@ from recipes.callbacks.log import Sink
 from recipes.callbacks.stopwatch import Stopwatch
 from recipes.data.loader import EpochLoader
 from recipes.lightning_import import Callback, LightningModule, Trainer
+from recipes.sharding import gathered
 from recipes.task import Task
 from recipes.trainer import RunOptions
 
@@ -72,7 +73,7 @@ def validate(task: Task, batches: Iterable[dict[str, Tensor]]) -> dict[str, floa
     targets = 0.0
     devices = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices), task.trainer.precision_plugin.val_step_context():
+        with torch.random.fork_rng(devices), task.trainer.precision_plugin.val_step_context(), gathered(task):
             torch.manual_seed(0)
             for batch in batches:
                 targets += float(batch["window_targets"])

@@ -209,8 +209,19 @@ class Sublayer(nn.Module):
         return None
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
-        """FLOPs of the forward pass that no matrix product of a parameter shows: scores, scans (2 a multiply-add)."""
+        """FLOPs of the forward pass that no matrix product of a parameter shows: scores, scans (2 a multiply-add).
+
+        Each query of a causal row counts as many keys as the last one, which sees the most.
+        """
         return 0
+
+    def hidden_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        """The part of `core_flops` that goes to pairs of tokens which a mask hides: nearly half of a causal square."""
+        return 0
+
+    def step_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        """`core_flops` of one new token of every row: with a state, as number `length` of its row."""
+        return self.core_flops(batch, 1, memory_length)
 
     def idle_parameters(self) -> int:
         """Parameters that one token does not pass through: those of the experts that it leaves aside."""
@@ -230,6 +241,9 @@ class MixerConfig(PartConfig):
 
     kind: ClassVar[str] = "mixer"
     capabilities: ClassVar[Capability] = NOTHING
+    state_field: ClassVar[str | None] = None
+    """The own field that the size of the state grows with, for matched comparisons; None: there is none. A whole
+    number, or a share of D / H."""
 
     def for_memory(self) -> MixerConfig | None:
         """The same mixer without what has a meaning within one sequence only; None where it cannot read another."""

@@ -7,11 +7,12 @@ or a causal edge. A dense boolean mask is made only for the block of queries tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
-__all__ = ["Visibility"]
+__all__ = ["Visibility", "seen_pairs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,23 @@ class Visibility:
             return fresh + seen[:, None] if isinstance(seen, Tensor) else fresh + seen
         fresh = torch.arange(length, device=device)  # (T,)
         return fresh + seen[:, None] if isinstance(seen, Tensor) else fresh + seen
+
+
+@cache
+def seen_pairs(
+    length: int, *, causal: bool, window: int | None = None, sinks: int = 0, chunk: int | None = None
+) -> int:
+    """Pairs of a query and a key that it sees, in one unpadded row of `length` tokens, by the rules above."""
+    i = torch.arange(length, device="cpu")
+    first = i // chunk * chunk if chunk is not None else torch.zeros_like(i)
+    after = (first + chunk).clamp(max=length) if chunk is not None else torch.full_like(i, length)
+    after = i + 1 if causal else after
+    if window is None:
+        return int((after - first).sum())
+    low, high = torch.maximum(first, i - window + 1), torch.minimum(after, i + window)
+    before = (low.clamp(max=sinks) - first).clamp(min=0)  # sinks that the window has left behind
+    beyond = (after.clamp(max=sinks) - high).clamp(min=0)  # and, on both sides, those it has not reached yet
+    return int((high - low + before + beyond).sum())
 
 
 def _up(number: int, multiple: int) -> int:

@@ -24,7 +24,7 @@ from zoo.blocks.positions.indices import token_positions
 from zoo.blocks.state import CrossState, Keys, KVState, WindowState
 from zoo.ops.attention import BiasFunction, attention, attention_maps, one_query_attention
 from zoo.ops.few_rows import few_rows
-from zoo.ops.visibility import Visibility
+from zoo.ops.visibility import Visibility, seen_pairs
 from zoo.registry import ConfigError, part, register
 
 __all__ = ["Attention", "AttentionConfig"]
@@ -35,6 +35,7 @@ class AttentionConfig(MixerConfig):
     """Softmax attention over all tokens, a window of them, or a second sequence."""
 
     capabilities: ClassVar[Capability] = ~Capability(0)
+    state_field: ClassVar[str | None] = "window"
 
     heads: Annotated[int, Field(ge=1)] | None = None
     """Query heads H; None: the family's."""
@@ -344,6 +345,31 @@ class Attention(Sublayer):
         return KVState(batch, self.kv_heads, max_len, *sizes, device=device, dtype=dtype)
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
-        """Scores and weighted sum, 2 a multiply-add; the causal triangle is counted as a full square."""
-        keys = memory_length if self.cross else length
-        return 2 * batch * self.heads * length * keys * (self.key_dim + self.value_dim)
+        """Scores and weighted sum, 2 a multiply-add. The causal triangle counts as a full square, and a window or a
+        chunk as the keys of a query in the middle of a long row."""
+        keys = memory_length if self.cross else self._reach(length)
+        return self._pair_flops() * batch * length * keys
+
+    def hidden_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        seen = length * memory_length if self.cross else self._seen_pairs(length)
+        return self.core_flops(batch, length, memory_length) - self._pair_flops() * batch * seen
+
+    def step_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        keys = memory_length if self.cross else self._seen_pairs(length) - self._seen_pairs(length - 1)
+        return self._pair_flops() * batch * keys
+
+    def _pair_flops(self) -> int:
+        """Of one query and one key, in all heads."""
+        return 2 * self.heads * (self.key_dim + self.value_dim)
+
+    def _reach(self, length: int) -> int:
+        """Most keys that a query of a row of `length` tokens sees."""
+        window, chunk = self.config.window, self.config.chunk
+        if window is not None:
+            window = (window if self.causal else 2 * window - 1) + self.config.sinks
+        return min(limit for limit in (length, window, chunk) if limit is not None)
+
+    def _seen_pairs(self, length: int) -> int:
+        """Pairs of a query and a key that it sees, in a row of `length` tokens."""
+        config = self.config
+        return seen_pairs(length, causal=self.causal, window=config.window, sinks=config.sinks, chunk=config.chunk)

@@ -12,7 +12,7 @@ arXiv:2212.14052), Zoology's BaseConv (Arora et al. 2023, arXiv:2312.04927) and 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -34,6 +34,8 @@ LONGEST = 9  # doublings before the dilation starts again from 1: 512, as in Wav
 @register("mixer", "conv", paper="Dauphin et al. 2016, arXiv:1612.08083")
 class ConvConfig(RecurrentConfig):
     """Gated causal convolution, dilated: the baseline whose view is short and fixed."""
+
+    state_field: ClassVar[str | None] = "width"
 
     width: Annotated[int, Field(ge=2)] = 4
     """Taps W of each channel."""

@@ -14,7 +14,7 @@ decay, and their files hold no more.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -38,6 +38,8 @@ __all__ = ["DeltaConfig", "DeltaRule"]
 @register("mixer", "delta", paper="Yang et al. 2024, arXiv:2406.06484")
 class DeltaConfig(RecurrentConfig):
     """The delta rule: what a key held is replaced, and nothing is forgotten."""
+
+    state_field: ClassVar[str | None] = "head_dim"
 
     heads: Annotated[int, Field(ge=1)] | None = None
     """Query and key heads G; None: the family's."""

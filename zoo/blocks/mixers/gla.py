@@ -11,7 +11,7 @@ RMS norm and no bias, and so has this.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ __all__ = ["GLA", "GLAConfig"]
 @register("mixer", "gla", paper="Yang et al. 2023, arXiv:2312.06635")
 class GLAConfig(RecurrentConfig):
     """Linear attention with a forgetting factor per key channel and token."""
+
+    state_field: ClassVar[str | None] = "expand_k"
 
     heads: Annotated[int, Field(ge=1)] | None = None
     """Heads H; None: the family's."""

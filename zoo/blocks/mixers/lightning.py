@@ -17,7 +17,7 @@ softmax attention after every seven such layers (`hybrid`). The slopes m differ 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -41,6 +41,8 @@ SlopeName = Literal["minimax", "alibi", "transformers", "bailing", "fla"]
 @register("mixer", "lightning", paper="Qin et al. 2024, arXiv:2401.04658")
 class LightningConfig(RecurrentConfig):
     """Linear attention with fixed decays, as in MiniMax-01."""
+
+    state_field: ClassVar[str | None] = "head_dim"
 
     heads: Annotated[int, Field(ge=1)] | None = None
     """Heads H; None: the family's."""

@@ -47,6 +47,7 @@ class LinearAttentionConfig(MixerConfig):
     """Attention with a kernel of features, over the past, the row or a second sequence, at a cost linear in length."""
 
     capabilities: ClassVar[Capability] = ~Capability.MAPS
+    state_field: ClassVar[str | None] = "key_dim"
 
     heads: Annotated[int, Field(ge=1)] | None = None
     """Heads H; None: the family's."""
@@ -250,6 +251,10 @@ class CrossLinearAttention(LinearAttention):
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
         """Random features, one write for each token of the memory and one read for each of x, 2 a multiply-add."""
         return batch * (length + memory_length) * (self._map_flops(1) + self._sum_flops())
+
+    def step_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        """One read of the sums that the state keeps."""
+        return batch * (self._map_flops(1) + self._sum_flops())
 
 
 class MemorySums(FixedState):

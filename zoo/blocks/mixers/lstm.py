@@ -36,6 +36,8 @@ __all__ = ["LSTM", "LSTMConfig"]
 class LSTMConfig(RecurrentConfig):
     """One LSTM layer: gates see the output before, so time goes step by step."""
 
+    state_field: ClassVar[str | None] = "hidden"
+
     hidden: Annotated[int, Field(ge=1)] | None = None
     """Width E of the hidden and the cell state; None: D."""
 

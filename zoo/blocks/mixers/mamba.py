@@ -14,7 +14,7 @@ and 0.1, dt_proj uniform within 1 / sqrt(R), so that steps begin near their bias
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -38,6 +38,8 @@ __all__ = ["Mamba", "MambaConfig"]
 @register("mixer", "mamba", paper="Gu & Dao 2023, arXiv:2312.00752")
 class MambaConfig(RecurrentConfig):
     """A selective state space: what is kept and what is read depends on the token."""
+
+    state_field: ClassVar[str | None] = "state_size"
 
     expand: Annotated[float, Field(gt=0)] = 2.0
     """Channels C over D."""
@@ -162,5 +164,5 @@ class Mamba(RecurrentMixer):
         return {"hidden": hidden, **tail}
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
-        """The scan as written: exponent, decay, write (2) and read (2), 6 a state; and the convolution."""
-        return batch * length * self.channels * (6 * self.config.state_size + 2 * self.config.conv)
+        """The scan as written: d A, decay, d B, write (2) and read (2), 7 a state; the skip; and the convolution."""
+        return batch * length * self.channels * (7 * self.config.state_size + 2 + 2 * self.config.conv)

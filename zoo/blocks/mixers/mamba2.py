@@ -12,7 +12,7 @@ values are the authors' (mamba_ssm, mamba2.py): -A uniform in 1 ... 16, D = 1, s
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -38,6 +38,8 @@ HEAD_DIM = 64
 @register("mixer", "mamba2", paper="Dao & Gu 2024, arXiv:2405.21060")
 class Mamba2Config(RecurrentConfig):
     """State space duality: a selective state space with one decay per head, and linear attention with a decay."""
+
+    state_field: ClassVar[str | None] = "state_size"
 
     expand: Annotated[float, Field(gt=0)] = 2.0
     """Inner width C over D."""

@@ -38,7 +38,7 @@ from zoo.blocks.positions.rotary import naive_rope
 from zoo.blocks.positions.rotary_scaling import YarnScalingConfig
 from zoo.blocks.state import CrossState, KVState
 from zoo.ops.attention import BiasFunction, attention, attention_maps, one_query_attention
-from zoo.ops.visibility import Visibility
+from zoo.ops.visibility import Visibility, seen_pairs
 from zoo.registry import ConfigError, part, register
 
 __all__ = ["LatentAttention", "MLAConfig", "naive_mla"]
@@ -54,6 +54,7 @@ class MLAConfig(MixerConfig):
     """
 
     capabilities: ClassVar[Capability] = ~Capability(0)
+    state_field: ClassVar[str | None] = "kv_rank"
 
     heads: Width | None = None
     """Heads H; None: the family's."""
@@ -319,6 +320,17 @@ class LatentAttention(Sublayer):
         """Scores and weighted sum, materialised, 2 a multiply-add; the causal triangle counts as a full square."""
         keys = memory_length if self.cross else length
         return 2 * batch * self.heads * length * keys * (self.key_dim + self.value_dim)
+
+    def hidden_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        if self.cross or not self.causal:
+            return 0
+        hidden = length * length - seen_pairs(length, causal=True)
+        return 2 * batch * self.heads * hidden * (self.key_dim + self.value_dim)
+
+    def step_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
+        """Absorbed: scores with the cached rows, and their weighted sum, c + R channels each."""
+        keys = memory_length if self.cross else length
+        return 4 * batch * self.heads * keys * (self.kv_rank + self.rope_dim)
 
 
 def _without_yarn_factor(position: PositionConfig) -> tuple[PositionConfig, float]:

@@ -12,7 +12,7 @@ as 10000^(-i / (K/2 - 1)); here they are RoPE's, 10000^(-2i / K), with whatever 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -34,6 +34,8 @@ __all__ = ["Retention", "RetentionConfig", "retention_decay"]
 @register("mixer", "retention", paper="Sun et al. 2023, arXiv:2307.08621")
 class RetentionConfig(RecurrentConfig):
     """Fixed decays and rotation: a recurrence, or attention with a decaying mask."""
+
+    state_field: ClassVar[str | None] = "head_dim"
 
     heads: Annotated[int, Field(ge=1)] | None = None
     """Heads H; None: the family's."""

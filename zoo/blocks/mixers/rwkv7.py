@@ -21,7 +21,7 @@ Where the authors bound the length of k xi from below by 1e-12, it has 1e-12 und
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -46,6 +46,8 @@ MIXES = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}
 @register("mixer", "rwkv7", paper="Peng et al. 2025, arXiv:2503.14456")
 class RWKV7Config(RecurrentConfig):
     """A delta rule with its own key of removal, a learning rate and a decay per channel, and token shift."""
+
+    state_field: ClassVar[str | None] = "head_dim"
 
     heads: Annotated[int, Field(ge=1)] | None = None
     """Heads H; None: the family's."""
@@ -173,9 +175,8 @@ class RWKV7(MatrixMixer):
         return {**super().empty(batch, device, dtype), "shift": shift}
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
-        """The recurrence as written: decay, read, two writes and the output, 2 a multiply-add; and the bonus."""
-        width = self.heads * self.head_dim
-        return batch * length * (9 * width * self.head_dim + 5 * width)
+        """The recurrence as written: decay, read, two writes and the output, 2 a multiply-add."""
+        return 9 * batch * length * self.heads * self.head_dim**2
 
 
 def token_shift(x: Tensor, tokens: Tokens, last: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,91 @@
+"""Rows on disk: one JSON object a line, appended by one writer, so that a kill at any moment loses no finished row.
+
+A line is written at once, flushed and synced before the next job counts as done. A writer that is killed in the middle
+of a line leaves it torn; readers pass over it, and the next writer cuts it off. Of rows with one key the last counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from benchmarks.suites.api import Arm, Job, Outcome, Row
+from zoo.registry import ConfigError
+
+__all__ = ["RowFile", "job_of", "outcome_of", "read_rows", "row_of"]
+
+
+def job_of(plain: Mapping[str, Any]) -> Job:
+    """A job from its plain values. Raises KeyError or TypeError where fields are missing or unknown."""
+    return Job(**{**plain, "arm": Arm(**plain["arm"])})
+
+
+def outcome_of(plain: Mapping[str, Any] | None) -> Outcome | None:
+    """An outcome from its plain values. Raises TypeError where fields are missing or unknown."""
+    return None if plain is None else Outcome(**plain)
+
+
+def row_of(plain: Mapping[str, Any]) -> Row:
+    """A row from its line. Raises KeyError or TypeError where fields are missing or unknown."""
+    return Row(**{**plain, "job": job_of(plain["job"]), "outcome": outcome_of(plain["outcome"])})
+
+
+def read_rows(path: Path) -> dict[str, Row]:
+    """Rows by key, the last of each; lines that are none, such as a torn last one, are passed over."""
+    rows: dict[str, Row] = {}
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return rows
+    for line in lines:
+        try:
+            row = row_of(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            continue
+        rows[row.key] = row
+    return rows
+
+
+class RowFile:
+    """The one writer of a file of rows; a second one is refused. Raises ConfigError and OSError."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file: IO[bytes] = path.open("a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise ConfigError(f"another run writes {path}; wait for it, or choose another folder", "out") from None
+        self._cut_torn_line()
+        self.rows = read_rows(path)
+
+    def append(self, row: Row) -> None:
+        """Write one row and wait until it is on the disk."""
+        self._file.write(json.dumps(asdict(row), separators=(",", ":")).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.rows[row.key] = row
+
+    def _cut_torn_line(self) -> None:
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            self._file.truncate(whole)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
