@@ -69,7 +69,7 @@ BOUNDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOUNDS)
 def test_recall_works_as_known(name: str) -> None:
-    """Arora et al. 2023 and 2024: when attention recalls 16 pairs, elu features have not begun to (with 1,000 steps they
-    reach 0.96 here, which is not what is known of them)."""
+    """Arora et al. 2023 and 2024: when attention recalls 16 pairs, elu features have not begun to. (With 1,000 steps
+    they reach 0.96 here, which is not what is known of them.)"""
     steps, low, high = BOUNDS[name]
     assert low <= recall.train(recall.ARMS[name], seed=0, steps=steps, lr=5e-3).accuracy <= high
