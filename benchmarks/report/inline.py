@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -20,7 +21,7 @@ from benchmarks.report.style import GRID, INK, LIGHT, MUTED
 __all__ = ["SETTINGS", "inline", "png", "svg"]
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-SETTINGS = {
+SETTINGS: Any = {
     "font.family": "sans-serif",
     "font.size": 9.0,
     "svg.fonttype": "none",

@@ -100,7 +100,7 @@ def _sensitivity(entry: Entry) -> Cell:
 
 
 def _status(entry: Entry) -> Cell:
-    counts = dict.fromkeys(("refused", "crashed", "timed out"), 0)
+    counts: dict[str, int] = dict.fromkeys(("refused", "crashed", "timed out"), 0)
     for row in entry.troubled:
         counts[row.status] += 1
     told = [f"{count} {status}" for status, count in counts.items() if count]

@@ -97,10 +97,10 @@ def _(config: Any, batch: int, length: int | None, memory_length: int | None) ->
 @example.register(EncoderDecoderConfig)
 @example.register(RNNConfig)
 def _(config: Any, batch: int, length: int | None, memory_length: int | None) -> Example:
-    length = length or min(LENGTH if isinstance(config, EncoderDecoderConfig) else RNN_LENGTH, config.max_len)
-    source = memory_length or length
-    args = (_ids(batch, source), _ids(batch, length))
-    return Example(args, length, source, _decoder_step(batch, source, config.dim))
+    tokens: int = length or min(LENGTH if isinstance(config, EncoderDecoderConfig) else RNN_LENGTH, config.max_len)
+    source = memory_length or tokens
+    args = (_ids(batch, source), _ids(batch, tokens))
+    return Example(args, tokens, source, _decoder_step(batch, source, config.dim))
 
 
 @example.register
@@ -122,17 +122,17 @@ def _decoder_step(batch: int, source: int, dim: int) -> Step:
 @example.register
 def _(config: DecisionConfig, batch: int, length: int | None, memory_length: int | None) -> Example:
     _fixed(memory_length, "memory_length", "this family reads no second sequence")
-    length = length or config.context
+    steps: int = length or config.context
 
-    def args(steps: int) -> tuple[Any, ...]:
-        actions = _ids(batch, steps) if config.discrete else _floats(batch, steps, config.action_dim)
-        returns = _floats(batch, steps) if config.return_to_go else None
-        return _floats(batch, steps, config.state_dim), actions, returns
+    def args(count: int) -> tuple[Any, ...]:
+        actions = _ids(batch, count) if config.discrete else _floats(batch, count, config.action_dim)
+        returns = _floats(batch, count) if config.return_to_go else None
+        return _floats(batch, count, config.state_dim), actions, returns
 
     def step(model: nn.Module, state: Any) -> Any:
         return model(*args(1), timesteps=_ids(1, 1)[0], state=state)
 
-    return Example(args(length), config.tokens * length, step=step, unit="steps", per_unit=config.tokens)
+    return Example(args(steps), config.tokens * steps, step=step, unit="steps", per_unit=config.tokens)
 
 
 @example.register
