@@ -57,7 +57,7 @@ MODEL = {"depth": 2, "heads": 1, "ffn": 0, "conv": 3, "position": "learned", "st
 SETTINGS: dict[str, dict[str, Any]] = {
     "smoke": MODEL | {"dim": 16, "length": 16, "pairs": 3, "symbols": 16, "steps": 4, "batch": 4, "rows": 16}
     | {"test_every": 4},
-    "small": MODEL | {"dim": 32, "length": 32, "pairs": 6, "symbols": 64, "steps": 600, "batch": 16, "rows": 200}
+    "small": MODEL | {"dim": 32, "length": 32, "pairs": 6, "symbols": 32, "steps": 600, "batch": 32, "rows": 200}
     | {"test_every": 50},
     "paper": MODEL | {"dim": 128, "length": 256, "pairs": 16, "symbols": 8192, "steps": 12_500, "batch": 512}
     | {"rows": 3000, "test_every": 200, "stop": 0.99},
