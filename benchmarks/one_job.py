@@ -9,6 +9,7 @@ launchers which reuse workers (joblib, Ray) isolate jobs as the runner itself do
 from __future__ import annotations
 
 import json
+import multiprocessing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ def run_one(folder: Path, key: str) -> None:
     """Run the job of this key and write its row."""
     from benchmarks.run import machine
 
+    # the name of joblib's own way to start workers would be handed on to the job, which knows no such way
+    multiprocessing.set_start_method("forkserver", force=True)
     asked = json.loads((folder / "jobs" / f"{key}.json").read_text(encoding="utf-8"))
     job = job_of(asked["job"])
     executor = Processes(

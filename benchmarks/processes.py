@@ -94,9 +94,7 @@ class Processes:
         self.files = tuple(str(Path(file).resolve()) for file in files)
         self._logs = tempfile.TemporaryDirectory(prefix="benchmarks-")
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(
-            ["benchmarks.preload", *([f"benchmarks.suites.{suite}"] if suite else [])]
-        )
+        self._context.set_forkserver_preload(["benchmarks.preload", *([f"benchmarks.suites.{suite}"] if suite else [])])
         self._running: list[_Running] = []
 
     def warm_up(self) -> None:

@@ -1,11 +1,11 @@
 """Intervals and tests that the protocol asks for, as pure functions of a few seeds' values.
 
-    interval       95 percent interval of a mean: Student's t over seeds
-    bootstrap      of any statistic, by resampling seeds (scipy's bias-corrected and accelerated form)
-    wilson         of a success rate (Wilson 1927), sound at 0 of 5 and at 5 of 5
-    paired         two arms on shared seeds: mean difference, its interval, and the p-value of the paired t-test
-    holm           p-values corrected for the number of arms that are compared (Holm 1979)
-    sensitivity    how much a wrong learning rate costs (Wortsman et al. 2023, arXiv:2309.14322, section 2.2)
+interval       95 percent interval of a mean: Student's t over seeds
+bootstrap      of any statistic, by resampling seeds (scipy's bias-corrected and accelerated form)
+wilson         of a success rate (Wilson 1927), sound at 0 of 5 and at 5 of 5
+paired         two arms on shared seeds: mean difference, its interval, and the p-value of the paired t-test
+holm           p-values corrected for the number of arms that are compared (Holm 1979)
+sensitivity    how much a wrong learning rate costs (Wortsman et al. 2023, arXiv:2309.14322, section 2.2)
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-__all__ = ["Interval", "Paired", "Summary", "bootstrap", "holm", "interval", "paired", "sensitivity", "summary", "wilson"]
+__all__ = [
+    "Interval",
+    "Paired",
+    "Summary",
+    "bootstrap",
+    "holm",
+    "interval",
+    "paired",
+    "sensitivity",
+    "summary",
+    "wilson",
+]
 
 LEVEL = 0.95
 

@@ -108,7 +108,7 @@ INDUCTION = {"symbols": 32, "ffn": 0}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "selective": {
         "smoke": COMMON | TINY | {"length": 12, "items": 3},
-        "small": COMMON | {"length": 32, "items": 6},
+        "small": COMMON | {"batch": 32, "length": 24, "items": 5, "symbols": 8},
         "paper": COMMON | LARGE | {"length": 4096, "items": 16, "steps": 400_000},
     },
     "induction": {
@@ -172,7 +172,7 @@ class Copy:
         return made
 
     def rates(self, task: str, size: Size) -> Sequence[float]:
-        return [1e-3, 3.16e-3, 1e-2]
+        return [1e-3, 3.16e-3, 1e-2] if size == "paper" else [3.16e-3, 1e-2, 3.16e-2]
 
     def settings(self, task: str, size: Size) -> Mapping[str, Any]:
         return SETTINGS[task][size]

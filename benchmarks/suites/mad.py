@@ -15,9 +15,9 @@
 Primary metric: `accuracy`, the share of answers that are right (micro). `macro` is the mean over the symbols to tell,
 which the paper's code reports under the name of accuracy; both are here, since they differ where symbols are rare.
 
-Departures from the paper: fresh rows in every step instead of 12,800 over 200 epochs; a cosine that acts (in the
-published code the schedule's key is misspelt, so its rate is constant); loss on the answers alone, as the metric is.
-Every arm has the parameters of attention, by the hidden width of its feed-forwards.
+Departures from the paper: fresh rows in every step instead of 12,800 over 200 epochs; a rate that falls at the end (in
+the published code the key of the cosine schedule is misspelt, so that rate is constant); loss on the answers alone, as
+the metric is. Every arm has the parameters of attention, by the hidden width of its feed-forwards.
 
 Known: attention is ahead in fuzzy recall, selective state spaces in compression; delta rules memorise less.
 

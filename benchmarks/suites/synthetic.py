@@ -7,7 +7,8 @@ see the same rows in the same order; the rows to test are the same for all arms 
 The model is the zoo's `gpt` with the arm's mixer: `depth` layers of width `dim`, with or without feed-forwards, tied
 head, initial weights 1 / sqrt(inputs). `conv` puts one more causal depthwise convolution of that width before every
 mixer, the same for every arm (Arora et al. 2023). Training is AdamW with betas (0.9, 0.95) and a decay of 0.1 on
-matrices, 5 percent warm-up, a cosine to a tenth of the rate, a gradient norm of at most 1, and stops early at the
+matrices and a gradient norm of at most 1. The rate rises in the first 5 percent of the steps, stays, and falls to a
+tenth in the last 20; a plateau that ends late, as recall's does, ends at the full rate. Training stops early at the
 accuracy `stop`.
 """
 
@@ -293,11 +294,11 @@ def _optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
 
 
 def _factor(step: int, steps: int) -> float:
-    """Of the peak rate in a step, the first being 1."""
-    warmup = max(steps // 20, 1)
+    """Of the peak rate in a step, the first being 1: up in 5 percent of the steps, level, down to a tenth in 20."""
+    warmup, falling = max(steps // 20, 1), max(steps // 5, 1)
     if step <= warmup:
         return step / warmup
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))
+    return 1.0 - 0.9 * max(step - (steps - falling), 0) / falling
 
 
 def outcome(

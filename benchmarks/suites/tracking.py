@@ -146,7 +146,7 @@ TASKS: dict[str, tuple[str, int, int, Make, Callable[[Tensor], Tensor]]] = {
 COMMON = {"dim": 32, "depth": 1, "heads": 4, "ffn": 128, "conv": 0, "position": "rope", "stop": 0.999, "batch": 32}
 SIZED: dict[str, dict[str, Any]] = {
     "smoke": COMMON | {"length": 8, "steps": 4, "batch": 4, "rows": 16, "test_every": 4},
-    "small": COMMON | {"length": 20, "steps": 800, "rows": 200, "test_every": 50},
+    "small": COMMON | {"length": 24, "steps": 800, "rows": 200, "test_every": 50},
     "paper": COMMON
     | {"dim": 128, "depth": 2, "ffn": 512, "length": 40, "steps": 20_000, "batch": 256, "rows": 1024}
     | {"test_every": 500},
