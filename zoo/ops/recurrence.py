@@ -237,7 +237,7 @@ class _Exp(torch.autograd.Function):
     @staticmethod
     def forward(sums: Tensor) -> Tensor:
         least = -690.0 if sums.dtype == torch.float64 else -80.0
-        return F.threshold_(sums.clamp(min=least).exp_(), math.exp(least + 1), 0.0)
+        return torch.threshold_(sums.clamp(min=least).exp_(), math.exp(least + 1), 0.0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
