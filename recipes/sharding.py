@@ -40,7 +40,8 @@ class Sharded(ModelParallelStrategy):
 
 def shard(task: Any) -> None:
     """Split a task's weights, once, where its trainer's strategy is `Sharded`."""
-    if not isinstance(task.trainer.strategy, Sharded) or _is_sharded(task):
+    trainer = task._trainer  # None where a checkpoint is loaded without one
+    if trainer is None or not isinstance(trainer.strategy, Sharded) or _is_sharded(task):
         return
     mesh = task.device_mesh["data_parallel"]
     for module in task.model.modules():

@@ -63,7 +63,8 @@ class _Kept(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        y = q.new_empty(*q.shape[:-1], v.shape[-1])  # (B, H, T, V)
+        batch, heads, length, _ = q.shape
+        y = q.new_empty(batch, length, heads, v.shape[-1]).transpose(1, 2)  # (B, H, T, V), laid out as by the kernels
         sums = q.new_empty(q.shape[:-1], dtype=torch.float32)  # (B, H, T)
         if mask is not None and mask.dtype == torch.bool:  # the kernels take it as numbers to add
             mask = mask.to(q.dtype)
