@@ -35,7 +35,7 @@ def test_every_recipe_is_a_task_with_a_trivial_answer() -> None:
     assert [task.name for task in SUITE.tasks("small")] == list(FAMILIES)
 
 
-@pytest.mark.parametrize("task", ["vit", "decision"])
+@pytest.mark.parametrize("task", ["vit", pytest.param("decision", marks=pytest.mark.slow)])
 def test_a_mixer_is_trained_at_the_parameters_of_attention(task: str) -> None:
     outcome = SUITE.run(job(task, "gla"))
     matched = outcome.matched["params"]
@@ -56,6 +56,6 @@ def test_what_cannot_be_matched_is_refused_in_one_line() -> None:
     assert "model.ffn.hidden" in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("task", ["vit", "dit"])
+@pytest.mark.parametrize("task", ["vit", pytest.param("dit", marks=pytest.mark.slow)])
 def test_trivial_answers_are_those_of_the_data(task: str) -> None:
     assert FAMILIES[task].trivial == pytest.approx(trivial(task), rel=0.01)

@@ -159,7 +159,12 @@ class find:  # noqa: N801
         return mad.AutoEncoder(config.build(), 8).eval()
 
 
-ALL = [(name, task.name) for name in ("recall", "mad", "copy", "tracking") for task in find_suite(name).tasks("smoke")]
+ALL = [
+    pytest.param(name, task.name, marks=[pytest.mark.slow] if place else [])
+    for name in ("recall", "mad", "copy", "tracking")
+    for place, task in enumerate(find_suite(name).tasks("smoke"))
+]
+"""One task of every suite; the others in the slow run."""
 
 
 @pytest.mark.parametrize(("suite", "task"), ALL)
