@@ -59,7 +59,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path, capsys: pytest.Capture
 
 
 BOUNDS = {
-    "attention": (300, 0.99, 1.0),
+    "attention": (1000, 0.99, 1.0),
     "taylor": (1000, 0.95, 1.0),
     "gated_delta": (1000, 0.9, 1.0),
     "linear_attention": (300, 0.0, 0.2),
