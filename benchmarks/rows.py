@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -36,20 +36,21 @@ def row_of(plain: Mapping[str, Any]) -> Row:
     return Row(**{**plain, "job": job_of(plain["job"]), "outcome": outcome_of(plain["outcome"])})
 
 
+def lines_of(path: Path) -> Iterator[tuple[int, Row | Exception]]:
+    """The number of each line that is not blank, and its row or why it is none: a killed writer leaves half of one."""
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if line.strip():
+            try:
+                yield number, row_of(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                yield number, error
+
+
 def read_rows(path: Path) -> dict[str, Row]:
-    """Rows by key, the last of each; lines that are none, such as a torn last one, are passed over."""
-    rows: dict[str, Row] = {}
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return rows
-    for line in lines:
-        try:
-            row = row_of(json.loads(line))
-        except (ValueError, KeyError, TypeError):
-            continue
-        rows[row.key] = row
-    return rows
+    """Rows by key, the last of each; lines that are none are passed over, and no file has no rows."""
+    if not path.exists():
+        return {}
+    return {row.key: row for _, row in lines_of(path) if isinstance(row, Row)}
 
 
 class RowFile:

@@ -9,27 +9,23 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.rows import row_of
+from benchmarks.rows import lines_of
 from benchmarks.suites.api import Row
 
 __all__ = ["flat", "read"]
 
 
 def read(folder: Path) -> tuple[list[Row], list[str]]:
-    """All rows below a folder, and one sentence for every line that is none: a killed writer may leave half a line.
+    """All rows below a folder, and one sentence for every line that is none.
 
     Of rows with one key the last is taken, as the runner does when a crashed job runs again.
     """
     rows: dict[str, Row] = {}
     problems = []
     for path in sorted(folder.glob("*/*.jsonl")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if not line.strip():
-                continue
-            try:
-                row = row_of(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                problems.append(f"{path.parent.name}/{path.name}, line {number}, is no row: {_short(error)}")
+        for number, row in lines_of(path):
+            if isinstance(row, Exception):
+                problems.append(f"{path.parent.name}/{path.name}, line {number}, is no row: {_short(row)}")
                 continue
             rows.pop(row.key, None)
             rows[row.key] = row

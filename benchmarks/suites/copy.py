@@ -43,7 +43,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
-from benchmarks.suites.synthetic import IGNORED, PRESETS, TEST_SEED, Draw, model_of, named, outcome, scored, train
+from benchmarks.suites.synthetic import IGNORED, PRESETS, Draw, model_of, named, outcome, scored, train
+from benchmarks.suites.training import TEST_SEED
 
 __all__ = ["SUITE", "Copy", "copy_rows", "hidden_pair_rows", "periodic_rows", "selective_rows"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from zoo.inspection.count import count, count_parameters
+from zoo.inspection.count import count
 
 __all__ = ["costs", "state_bytes"]
 
@@ -14,11 +14,11 @@ __all__ = ["costs", "state_bytes"]
 def costs(model: nn.Module, inputs: tuple[Any, ...], tokens: int, length: int) -> dict[str, Any]:
     """params, params_non_embedding, flops_per_token and state_bytes. inputs: of a forward pass over `tokens` tokens;
     length: tokens of the longest row, after which a state is measured."""
-    params, params_non_embedding = count_parameters(model)
+    found = count(model, *inputs)
     return {
-        "params": params,
-        "params_non_embedding": params_non_embedding,
-        "flops_per_token": count(model, *inputs).flops_forward / tokens,
+        "params": found.params,
+        "params_non_embedding": found.params_non_embedding,
+        "flops_per_token": found.flops_forward / tokens,
         "state_bytes": state_bytes(model, length),
     }
 

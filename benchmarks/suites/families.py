@@ -40,6 +40,7 @@ import torch
 from torch import nn
 
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
+from benchmarks.suites.costs import state_bytes
 from benchmarks.suites.matching import match_params, params_of
 from recipes.journal import journal
 from recipes.recipe import Recipe, find_recipe
@@ -279,7 +280,7 @@ class Families:
                 torch.manual_seed(0)
                 value = family.measure(recipe, exported, data)
         found = sizes(recipe, exported, data)
-        state = exported.init_state(1, family.length).nbytes() if family.length else 0
+        state = state_bytes(exported, family.length) if family.length else 0
         return Outcome(
             metrics={family.primary: value, "train_loss": task.losses[-1]},
             params=found["params"],

@@ -3,7 +3,7 @@
 Corpus-S is the source of the Python standard library (`recipes.data.text.stdlib_code`), one byte a token: on every
 machine, without a network. It differs between versions of Python, so figures on it are compared within one version.
 
-Training is AdamW with betas (0.9, 0.95) and a decay of 0.1 on matrices, a linear warm-up and then a cosine to a tenth
+Training is AdamW with betas (0.9, 0.95) and a decay of 0.1 (training.py), a linear warm-up and then a cosine to a tenth
 of the rate, and a gradient norm of at most 1. The windows of a step depend on the seed and the step alone, so arms of
 one seed see the same bytes in the same order.
 """
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.suites.training import adamw
 from recipes.data.text.stdlib_code import StdlibCode
 
 __all__ = ["CHANCE", "Sums", "corpus", "next_byte_loss", "train", "windows"]
@@ -68,10 +69,7 @@ def train(
     warmup: int,
 ) -> Sums:
     """Train in place for `steps`, or until the loss is no finite number. warmup: steps to the full rate, 0 for none."""
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
+    optimizer = adamw(model, lr)
     losses: list[float] = []
     model.train()
     for step in range(steps):

@@ -37,7 +37,8 @@ from torch.nn import functional as F
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
 from benchmarks.suites.copy import selective_rows
 from benchmarks.suites.recall import among_noise, fuzzy_rows
-from benchmarks.suites.synthetic import IGNORED, PRESETS, TEST_SEED, Draw, model_of, named, outcome, scored, train
+from benchmarks.suites.synthetic import IGNORED, PRESETS, Draw, model_of, named, outcome, scored, train
+from benchmarks.suites.training import TEST_SEED
 from zoo.models.gpt import GPT
 
 __all__ = ["MAD", "SUITE", "AutoEncoder", "compression_rows", "memorisation_rows", "recall_rows"]

@@ -38,9 +38,10 @@ from torch.nn import functional as F
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
 from benchmarks.suites.costs import costs
 from benchmarks.suites.language import corpus, next_byte_loss, train, windows
+from benchmarks.suites.training import TEST_SEED, rate_of
 from zoo.blocks.api import MixerConfig
 from zoo.models.gpt import GPTConfig
-from zoo.registry import ConfigError, decode, encode
+from zoo.registry import decode, encode
 
 __all__ = ["POSITIONS", "SUITE", "Position", "symbol_rows"]
 
@@ -176,7 +177,7 @@ def _afterwards(config: GPTConfig, options: Mapping[str, Any], length: int) -> G
 
 def _language(job: Job) -> Outcome:
     settings, length = job.settings, job.settings["length"]
-    lr = _rate(job)
+    lr = rate_of(job)
     longest = int(FACTOR) * length
     config = _config(job, longest, 256)
     model = config.build()
@@ -186,8 +187,7 @@ def _language(job: Job) -> Outcome:
     went = train(model, batches, next_byte_loss, steps=settings["steps"], lr=lr, warmup=settings["steps"] // 20)
     final = _afterwards(config, job.arm.options, length).build()
     final.load_state_dict(model.state_dict())
-    # the same rows for every arm and seed
-    rows = windows(corpus("val"), settings["rows"], longest, torch.Generator().manual_seed(1_000_003))
+    rows = windows(corpus("val"), settings["rows"], longest, torch.Generator().manual_seed(TEST_SEED))
     losses = {multiple: _last_bytes(final, rows[:, -multiple * length - 1 :]) for multiple in (1, 2, 4)}
     return Outcome(
         metrics={f"loss@{multiple}x": value for multiple, value in losses.items()}
@@ -231,12 +231,12 @@ def _symbols(job: Job) -> Outcome:
         _symbol_batches(task, settings, torch.Generator().manual_seed(job.seed)),
         _symbol_loss,
         steps=settings["steps"],
-        lr=_rate(job),
+        lr=rate_of(job),
         warmup=settings["steps"] // 20,
     )
     metrics = {"train_loss": went.last(20)}
     for multiple in (1, 2):
-        draw = torch.Generator().manual_seed(1_000_003)  # the same rows for every arm and seed
+        draw = torch.Generator().manual_seed(TEST_SEED)
         ids, labels = symbol_rows(task, settings["rows"], multiple * longest, symbols, draw)
         right, asked = _hits(model, ids, labels)
         metrics[f"accuracy@{multiple}x"] = float(right.sum() / asked.sum())
@@ -265,12 +265,6 @@ def _hits(model: nn.Module, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
     told = model.eval()(ids[:, :-1]).argmax(-1)
     asked = labels[:, 1:] != IGNORED
     return ((told == labels[:, 1:]) & asked).sum(1), asked.sum(1)
-
-
-def _rate(job: Job) -> float:
-    if job.lr is None:
-        raise ConfigError(f"the task '{job.task}' needs a learning rate", "lr")
-    return job.lr
 
 
 SUITE = Position()

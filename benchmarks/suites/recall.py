@@ -36,7 +36,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
-from benchmarks.suites.synthetic import IGNORED, PRESETS, TEST_SEED, Draw, model_of, named, outcome, scored, train
+from benchmarks.suites.synthetic import IGNORED, PRESETS, Draw, model_of, named, outcome, scored, train
+from benchmarks.suites.training import TEST_SEED
 from zoo.registry import decode, encode, merge
 
 __all__ = ["SUITE", "Recall", "among_noise", "fuzzy_rows", "noisy_rows", "pair_rows"]

@@ -40,6 +40,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.statistics import sensitivity
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
 from benchmarks.suites.costs import costs
 from benchmarks.suites.language import CHANCE, corpus, next_byte_loss, train, windows
@@ -47,7 +48,7 @@ from zoo.blocks.api import MixerConfig
 from zoo.models.gpt import GPTConfig
 from zoo.registry import decode, encode
 
-__all__ = ["SUITE", "Stability", "sensitivity"]
+__all__ = ["SUITE", "Stability"]
 
 NORMS: dict[str, dict[str, Any]] = {
     f"{norm}, {'warm-up' if warmup else 'no warm-up'}": {"residual": norm, "warmup": warmup}
@@ -163,12 +164,6 @@ class Stability:
         return measure(job)
 
 
-def sensitivity(losses: Sequence[float]) -> float:
-    """Mean of min(loss, ln 256) - the least loss, over the rates (Wortsman et al. 2023, section 2.2)."""
-    held = [min(loss, CHANCE) for loss in losses]
-    return statistics.fmean(held) - min(held)
-
-
 def _config(job: Job, depth: int) -> GPTConfig:
     settings, options = job.settings, dict(job.arm.options)
     options.pop("warmup", None)
@@ -208,7 +203,11 @@ def _curve(job: Job) -> Outcome:
         metrics[f"loss@{rate:g}"] = losses[-1]
         metrics[f"finite@{rate:g}"] = float(went.finite)
         curves[f"train/loss@{rate:g}"] = [loss for loss in went.losses if math.isfinite(loss)]
-    metrics |= {"loss@highest": losses[-1], "best": min(losses), "sensitivity": sensitivity(losses)}
+    metrics |= {
+        "loss@highest": losses[-1],
+        "best": min(losses),
+        "sensitivity": sensitivity(dict(zip(settings["rates"], losses, strict=True)), CHANCE),
+    }
     curves |= {"lr": list(settings["rates"]), "loss": losses}
     return Outcome(metrics=metrics, curves=curves, **_costs(config, settings["length"]))
 

@@ -25,20 +25,19 @@ from torch.nn import functional as F
 
 from benchmarks.suites.api import Job, Outcome
 from benchmarks.suites.costs import costs
-from recipes.optim import undecayed_names
+from benchmarks.suites.matching import params_of
+from benchmarks.suites.training import adamw, rate_of
 from zoo.blocks.api import Capability, Context, MixerConfig, Slot, Sublayer, check
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.recurrent_mixer import Tokens
 from zoo.blocks.short_conv import ShortConv
-from zoo.inspection.count import count_parameters
 from zoo.inspection.match import solve
 from zoo.models.gpt import GPTConfig
-from zoo.registry import ConfigError, decode, part
+from zoo.registry import decode, part
 
 __all__ = [
     "IGNORED",
     "PRESETS",
-    "TEST_SEED",
     "ConvFirst",
     "Draw",
     "Score",
@@ -51,8 +50,6 @@ __all__ = [
 ]
 
 IGNORED = -100
-TEST_SEED = 1_000_003
-"""Of the rows to test."""
 
 Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 """(rows, generator) to ids and labels, (B, T) each."""
@@ -161,20 +158,24 @@ def model_of(
     if not settings["ffn"] or reference is None:
         told = "width and depth are the same; parameters and FLOPs are what the mixer has"
         return own, {"same": ["dim", "depth"], "not matched": ["params", "flops", "state bytes"], "told": told}
-    target = _params(_config(reference, settings, vocabulary, longest))
-    with_hidden = {**settings}
+    target = params_of(_config(reference, settings, vocabulary, longest))
 
-    def counted(hidden: int) -> int:
-        return _params(_config(job.arm.mixer, {**with_hidden, "ffn": hidden}, vocabulary, longest))
+    def with_hidden(hidden: int) -> GPTConfig:
+        return _config(job.arm.mixer, {**settings, "ffn": hidden}, vocabulary, longest)
 
     found = solve(
-        counted, target, low=1, high=16 * settings["dim"], what="parameters", knob="the feed-forward's hidden width"
+        lambda hidden: params_of(with_hidden(hidden)),
+        target,
+        low=1,
+        high=16 * settings["dim"],
+        what="parameters",
+        knob="the feed-forward's hidden width",
     )
     matched = {
         "params": {"to": reference, "reference": target, "arm": int(found.reached), "changed": {"ffn": found.value}},
         "not matched": ["flops", "state bytes"],
     }
-    return _config(job.arm.mixer, {**with_hidden, "ffn": found.value}, vocabulary, longest), matched
+    return with_hidden(found.value), matched
 
 
 def _config(mixer: Any, settings: Mapping[str, Any], vocabulary: int, longest: int) -> GPTConfig:
@@ -194,11 +195,6 @@ def _config(mixer: Any, settings: Mapping[str, Any], vocabulary: int, longest: i
         init_std="fan_in",
         **ffn,
     )
-
-
-def _params(config: GPTConfig) -> int:
-    with torch.device("meta"):
-        return count_parameters(config.build())[0]
 
 
 @dataclass(frozen=True)
@@ -250,14 +246,12 @@ class Training:
 
 def train(model: nn.Module, draw: Draw, test: tuple[Tensor, Tensor], job: Job) -> Training:
     """Train in place. settings: steps, batch, test_every, stop (an accuracy), device."""
-    settings, lr = job.settings, job.lr
-    if lr is None:
-        raise ConfigError(f"the task '{job.task}' needs a learning rate", "lr")
+    settings, lr = job.settings, rate_of(job)
     device = torch.device(settings.get("environment", {}).get("device", "cpu"))
     model.to(device)
     test = (test[0].to(device), test[1].to(device))
     generator = torch.Generator().manual_seed(job.seed)
-    optimizer = _optimizer(model, lr)
+    optimizer = adamw(model, lr)
     steps, every = settings["steps"], settings["test_every"]
     losses: list[float] = []
     accuracies: list[float] = []
@@ -283,14 +277,6 @@ def train(model: nn.Module, draw: Draw, test: tuple[Tensor, Tensor], job: Job) -
             if accuracies[-1] >= settings["stop"]:
                 break
     return Training(step, losses, accuracies)
-
-
-def _optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    kept = undecayed_names(model)
-    decayed = [parameter for name, parameter in model.named_parameters() if name not in kept]
-    plain = [parameter for name, parameter in model.named_parameters() if name in kept]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
 
 
 def _factor(step: int, steps: int) -> float:

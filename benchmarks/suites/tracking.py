@@ -37,7 +37,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
-from benchmarks.suites.synthetic import IGNORED, PRESETS, TEST_SEED, model_of, named, outcome, scored, train
+from benchmarks.suites.synthetic import IGNORED, PRESETS, model_of, named, outcome, scored, train
+from benchmarks.suites.training import TEST_SEED
 
 __all__ = ["SUITE", "TASKS", "Tracking", "product_table", "swaps"]
 

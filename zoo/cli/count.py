@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zoo.cli.errors import guarded, refuse
-from zoo.cli.model_words import model_config, split, whole_number
+from zoo.cli.model_words import model_config, of_one_model, whole_number
 
 __all__ = ["main"]
 
@@ -38,9 +38,7 @@ def _main(words: Sequence[str]) -> int:
     if not words or "-h" in words or "--help" in words:
         print(USAGE, end="")
         return 0 if words else 2
-    values, changes = split(words, KEYS)
-    if "model" not in values:
-        raise refuse("is required: a family or a preset, e.g. model=gpt2", "model")
+    values, changes = of_one_model(words, KEYS)
     length, memory_length = whole_number(values, "length"), whole_number(values, "memory_length")
     batch, dtype = whole_number(values, "batch", 1), values.get("dtype", DTYPES[0])
     if dtype not in DTYPES:

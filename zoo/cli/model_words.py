@@ -14,7 +14,7 @@ from typing import Any
 from zoo.cli.errors import refuse
 from zoo.cli.settings import join
 
-__all__ = ["model_config", "split", "whole_number"]
+__all__ = ["model_config", "of_one_model", "split", "whole_number"]
 
 
 def split(words: Sequence[str], own: Sequence[str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
@@ -33,6 +33,14 @@ def split(words: Sequence[str], own: Sequence[str]) -> tuple[dict[str, str], lis
             raise refuse("given twice", key)
         else:
             values[key] = value
+    return values, rest
+
+
+def of_one_model(words: Sequence[str], own: Sequence[str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """`split`, where `model` is one of the verb's own keys and has to be there. Raises ConfigError."""
+    values, rest = split(words, own)
+    if "model" not in values:
+        raise refuse("is required: a family or a preset, e.g. model=gpt2", "model")
     return values, rest
 
 

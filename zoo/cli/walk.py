@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from zoo.cli.errors import guarded, refuse
-from zoo.cli.model_words import model_config, split, whole_number
+from zoo.cli.errors import guarded
+from zoo.cli.model_words import model_config, of_one_model, whole_number
 
 __all__ = ["main"]
 
@@ -34,9 +34,7 @@ def _main(words: Sequence[str]) -> int:
     if not words or "-h" in words or "--help" in words:
         print(USAGE, end="")
         return 0 if words else 2
-    values, changes = split(words, KEYS)
-    if "model" not in values:
-        raise refuse("is required: a family or a preset, e.g. model=gpt2", "model")
+    values, changes = of_one_model(words, KEYS)
     length, memory_length = whole_number(values, "length"), whole_number(values, "memory_length")
     config = model_config(values["model"], changes)
     from zoo.inspection.walk import walk

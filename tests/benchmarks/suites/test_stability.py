@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.statistics import sensitivity
 from benchmarks.suites.api import Job
 from benchmarks.suites.language import CHANCE, Sums
-from benchmarks.suites.stability import SUITE, sensitivity
+from benchmarks.suites.stability import SUITE
 
 
 def job(task: str, arm: str, **settings: Any) -> Job:
@@ -28,8 +29,8 @@ def job(task: str, arm: str, **settings: Any) -> Job:
 
 
 def test_sensitivity_is_the_mean_above_the_best_rate_and_counts_no_more_than_chance() -> None:
-    assert sensitivity([2.0, 3.0, 4.0]) == pytest.approx(1.0)
-    assert sensitivity([2.0, 1e9]) == pytest.approx((CHANCE - 2.0) / 2)
+    assert sensitivity({1e-3: 2.0, 1e-2: 3.0, 1e-1: 4.0}, CHANCE) == pytest.approx(1.0)
+    assert sensitivity({1e-3: 2.0, 1e-2: 1e9}, CHANCE) == pytest.approx((CHANCE - 2.0) / 2)
 
 
 def test_a_training_that_breaks_down_counts_as_chance() -> None:
