@@ -57,6 +57,7 @@ class Dit(Recipe):
     task_type = DitTask
     headline = ("test/frechet_distance", "test/class_fidelity", "test/nearest_neighbour")
     task: DitTask
+    optional_lr_scale = ("modulation",)  # cross-attention and in-context conditioning have none
     _tokens = 1
     _ruler: Ruler | None = None
 

@@ -6,7 +6,7 @@ what a block names in its class attribute `undecayed` (a state matrix A, a skip 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -136,10 +136,11 @@ class Timm(OptimConfig):
             raise ConfigError(f"timm's {self.optimizer} refuses {self.options}: {error}", "optim.options") from None
 
 
-def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, config: OptimConfig, optional: Collection[str] = ()) -> list[dict[str, Any]]:
     """Groups for a torch optimizer: each trainable parameter once, with its own `weight_decay` and `lr`.
 
     The order follows `named_parameters`, so that an optimizer's state finds its parameters again on resume.
+    optional: keys of `lr_scale` that may fit no parameter. Raises ConfigError for another that fits none.
     """
     kept = undecayed_names(model)
     matrices = hidden_matrices(model) if config.splits_matrices else set()
@@ -155,7 +156,7 @@ def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, An
             rate *= config.lr_scale[fragment]
         decay = 0.0 if name in kept else config.weight_decay
         groups.setdefault((decay, rate, id(parameter) in matrices), []).append(parameter)
-    if unused := sorted(set(config.lr_scale) - used):
+    if unused := sorted(set(config.lr_scale) - used - set(optional)):
         raise ConfigError(f"no parameter's name contains '{unused[0]}'", "optim.lr_scale")
     made: list[dict[str, Any]] = []
     for (decay, rate, matrix), found in groups.items():

@@ -45,6 +45,8 @@ class Recipe(ABC):
     headline: tuple[str, ...] = ()
     """Metrics of the result table, the main one first."""
     loader_type: ClassVar[type[EpochLoader]] = EpochLoader
+    optional_lr_scale: ClassVar[tuple[str, ...]] = ()
+    """Keys of the recipe's own optim.lr_scale whose parameters go when a part of the model is exchanged."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = dict(settings)

@@ -47,6 +47,7 @@ class T5(Seq2SeqRecipe):
     task_type = T5Task
     task: T5Task
     family = "t5"
+    optional_lr_scale = ("mixer.bias",)  # a mixer other than attention has no relative bias
 
     def train_batches(self, data: Seq2SeqData, accumulate: int, rank: int, ranks: int) -> Any:
         if not self.task.pretrain_steps:

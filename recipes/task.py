@@ -155,7 +155,7 @@ class Task(LightningModule):
         config = self.optim
         if "fused" in type(config).model_fields and str(self.trainer.precision).endswith("-mixed"):
             config = config.model_copy(update={"fused": False})  # Lightning refuses to clip before a fused step
-        optimizer = config.build(parameter_groups(self.model, config))
+        optimizer = config.build(parameter_groups(self.model, config, self.recipe.optional_lr_scale))
         self.total_steps = self._count_steps()
         scheduler = LambdaLR(optimizer, lambda step: config.schedule.factor(step, self.total_steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -109,7 +109,7 @@ def prepare(settings: dict[str, Any], out: Path, stop: StopRequest, said: Journa
 
 def _check_optim(task: Task, max_steps: int) -> None:
     """What the fit would refuse when the folder is touched already. Raises ConfigError."""
-    task.optim.build(parameter_groups(task.model, task.optim))
+    task.optim.build(parameter_groups(task.model, task.optim, task.recipe.optional_lr_scale))
     if max_steps > 0:
         task.optim.schedule.factor(0, max_steps)
 

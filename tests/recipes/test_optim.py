@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from recipes.optim import Adam, AdamW, parameter_groups, undecayed_names
+from recipes.recipe import find_recipe
 from recipes.schedule import ScheduleConfig
 from zoo.library import create_model
 from zoo.registry import ConfigError, decode, encode, names
+from zoo.run import compose
 
 
 def factors(value: object, total: int) -> list[float]:
@@ -175,3 +177,28 @@ def test_groups_hold_each_trainable_parameter_once_with_its_rate_and_decay() -> 
     assert found[id(model["head"].bias)] == (0.1, 0.0)
     with pytest.raises(ConfigError, match=r"optim.lr_scale: no parameter's name contains 'tabel'"):
         parameter_groups(model, Adam(lr_scale={"tabel": 2.0}))
+
+
+def test_a_factor_that_fits_nothing_is_refused_unless_the_recipe_lets_it_go() -> None:
+    config = decode("optim", {"name": "adamw", "lr_scale": {"absent": 2.0}})
+    with pytest.raises(ConfigError, match=r"optim.lr_scale: no parameter's name contains 'absent'"):
+        parameter_groups(nn.Linear(2, 2), config)
+    assert len(parameter_groups(nn.Linear(2, 2), config, ("absent",))) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["recipe=t5", "mixer=gated_delta", "task.limit=64"],
+        ["recipe=t5", "mixer=attention"],
+        ["recipe=dit", "model.conditioning=in_context"],
+        ["recipe=dit", "mixer=mamba2"],
+    ],
+    ids=" ".join,
+)
+def test_a_recipe_whose_parts_are_exchanged_still_makes_its_optimizer(words: list[str]) -> None:
+    settings = compose(words)
+    recipe = find_recipe(settings["name"])(settings)
+    model = recipe.model_config(recipe.load()).build()
+    groups = parameter_groups(model, decode("optim", settings["optim"]), recipe.optional_lr_scale)
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
