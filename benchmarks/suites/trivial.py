@@ -25,7 +25,10 @@ from torch import Tensor
 from recipes.recipe import Recipe, find_recipe
 from zoo.run import compose
 
-__all__ = ["TRIVIAL", "trivial"]
+__all__ = ["DATA", "TRIVIAL", "trivial"]
+
+DATA: dict[str, tuple[str, ...]] = {"decision": ("data=key_to_door",)}
+"""Command-line words of the data, where they are not the recipe's own."""
 
 
 def _vit(recipe: Recipe, data: Any) -> float:
@@ -77,7 +80,7 @@ TRIVIAL: dict[str, Callable[[Any, Any], float]] = {
 
 def trivial(name: str) -> float:
     """The figure of a recipe, on its own data."""
-    recipe = find_recipe(name)(compose([f"recipe={name}"]))
+    recipe = find_recipe(name)(compose([f"recipe={name}", *DATA.get(name, ())]))
     return TRIVIAL[name](recipe, recipe.load())
 
 
