@@ -19,6 +19,7 @@ import numpy as np
 from scipy import stats
 
 __all__ = [
+    "UNLIMITED",
     "Interval",
     "Paired",
     "Summary",
@@ -43,6 +44,16 @@ class Interval:
 
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
+
+    def within(self, limits: Interval) -> Interval:
+        """The part of it that lies inside `limits`; NaN stays NaN."""
+        low, high = (
+            end if math.isnan(end) else min(max(end, limits.low), limits.high) for end in (self.low, self.high)
+        )
+        return Interval(low, high)
+
+
+UNLIMITED = Interval(-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -72,8 +83,14 @@ class Paired:
     """Two-sided; NaN with fewer than two seeds."""
 
 
-def summary(values: Sequence[float], *, solved: float | None = None, higher_is_better: bool = True) -> Summary:
-    """Of finite values. Raises ValueError for none."""
+def summary(
+    values: Sequence[float],
+    *,
+    solved: float | None = None,
+    higher_is_better: bool = True,
+    limits: Interval = UNLIMITED,
+) -> Summary:
+    """Of finite values. limits: what the metric can be at all, where its interval ends. Raises ValueError for none."""
     if not values:
         raise ValueError("no values to summarise")
     low, median, high = (float(q) for q in np.quantile(values, [0.25, 0.5, 0.75]))
@@ -83,7 +100,7 @@ def summary(values: Sequence[float], *, solved: float | None = None, higher_is_b
     return Summary(
         count=len(values),
         mean=statistics.fmean(values),
-        interval=interval(values),
+        interval=interval(values).within(limits),
         median=median,
         quartiles=Interval(low, high),
         successes=successes,

@@ -92,7 +92,8 @@ def frontier(comparison: Comparison, looks: Mapping[str, Look]) -> Drawing | Non
     """The primary metric against the state's bytes, with intervals; None where no state differs from another."""
     task = comparison.task
     found = [(e, list(e.values(task.primary).values()), e.outcome) for e in comparison.ranked()]
-    shown = [(e, summary(values), outcome.state_bytes) for e, values, outcome in found if values and outcome]
+    limits = numbers.limits(task.primary)
+    shown = [(e, summary(v, limits=limits), outcome.state_bytes) for e, v, outcome in found if v and outcome]
     if len({size for _, _, size in shown}) < 2:
         return None
     board = _Board({e.label: looks[e.label] for e, _, _ in shown})

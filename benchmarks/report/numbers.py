@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.statistics import Interval
+from benchmarks.statistics import UNLIMITED, Interval
 
-__all__ = ["amount", "count", "data", "duration", "figure", "interval", "probability", "rate"]
+__all__ = ["amount", "count", "data", "duration", "figure", "interval", "limits", "probability", "rate"]
 
 
 def figure(value: float | None) -> str:
@@ -21,6 +21,12 @@ def interval(mean: float, bounds: Interval) -> str:
         return figure(mean)
     size = max(abs(mean), (high - low) / 2)
     return f"{_written(mean, size)} [{_written(low, size)}, {_written(high, size)}]"
+
+
+def limits(metric: str) -> Interval:
+    """What a metric can be by its name: shares lie between 0 and 1."""
+    share = any(word in metric for word in ("accuracy", "exact", "success"))
+    return Interval(0.0, 1.0) if share else UNLIMITED
 
 
 def _written(value: float, size: float) -> str:

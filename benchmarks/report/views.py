@@ -54,7 +54,7 @@ def _measured(entry: Entry, judged: bool, tuned: bool) -> list[Cell]:
     values = entry.values(entry.task.primary)
     cells = [Cell(entry.label, entry.label, note=_described(entry))]
     if values:
-        found = summary(list(values.values()))
+        found = summary(list(values.values()), limits=numbers.limits(entry.task.primary))
         told = ", ".join(f"seed {seed}: {numbers.figure(value)}" for seed, value in values.items())
         cells += [
             Cell(numbers.interval(found.mean, found.interval), found.mean, note=told),
@@ -136,7 +136,7 @@ def metrics(comparison: Comparison) -> Table | None:
         cells = [Cell(entry.label, entry.label)]
         for name in names:
             values = list(entry.values(name).values())
-            found = summary(values) if values else None
+            found = summary(values, limits=numbers.limits(name)) if values else None
             cells.append(Cell(numbers.interval(found.mean, found.interval), found.mean) if found else EMPTY)
         rows.append(cells)
     columns = [ARM, *(Column(name=name, unit="mean [95 %]", numeric=True) for name in names)]

@@ -17,7 +17,7 @@ Each task has one primary metric, of the test split:
     transformer  token_accuracy      with the right answer given so far
     whisper      token_accuracy      with the right answer given so far
     dit          loss                mean squared error of the velocity, on noise and times that are the same for all
-    decision     return              share of 64 rollouts of Key-to-Door that end at the open door: what was done in
+    decision     success             share of 64 rollouts of Key-to-Door that end at the open door: what was done in
                                      the first room decides in the last. CartPole, the recipe's other data, does not
                                      tell mixers apart: all but balance for 500 steps after 15 steps of training
 
@@ -222,7 +222,7 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "decision": Family(
-        primary="return",
+        primary="success",
         higher_is_better=True,
         trivial=0.1133,
         lr=1e-2,

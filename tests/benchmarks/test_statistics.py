@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.report.numbers import limits
 from benchmarks.statistics import bootstrap, holm, interval, paired, sensitivity, summary, wilson
 
 
@@ -84,3 +85,12 @@ def test_a_summary_counts_successes_on_the_right_side() -> None:
     assert summary(values).success is None
     with pytest.raises(ValueError):
         summary([])
+
+
+def test_an_interval_of_a_share_ends_where_shares_end() -> None:
+    values = [0.9, 1.0, 1.0]
+    assert interval(values).high > 1.0
+    found = summary(values, limits=limits("accuracy@2x")).interval
+    assert (found.low, found.high) == (pytest.approx(interval(values).low), 1.0)
+    assert summary(values, limits=limits("loss")).interval == interval(values)
+    assert math.isnan(summary([0.5], limits=limits("accuracy")).interval.low)
