@@ -44,6 +44,7 @@ from torch import nn
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
 from benchmarks.suites.costs import state_bytes
 from benchmarks.suites.matching import match_params, params_of
+from benchmarks.suites.synthetic import PRESETS, named
 from benchmarks.suites.trivial import DATA
 from recipes.journal import journal
 from recipes.recipe import Recipe, find_recipe
@@ -51,7 +52,7 @@ from recipes.seeding import seed_all
 from recipes.sizes import sizes
 from recipes.task import Task as Training
 from recipes.trainer import build_trainer, decode_trainer
-from zoo.registry import decode, encode
+from zoo.registry import decode, encode, names
 from zoo.run import compose
 
 __all__ = ["FAMILIES", "SUITE", "Families", "Family", "mean_of"]
@@ -257,8 +258,8 @@ class Families:
         ]
 
     def arms(self, task: str, mixers: Sequence[Any]) -> Sequence[Arm]:
-        """One for each mixer, by its registered name. `attention` is the recipe's own, with the recipe's choices."""
-        return [Arm(name=decode("mixer", mixer).registered_name, mixer=mixer) for mixer in mixers]
+        """One for each mixer. `attention` is the recipe's own, with the recipe's choices."""
+        return [Arm(name=named(mixer)[0], mixer=_chosen(mixer)) for mixer in mixers]
 
     def rates(self, task: str, size: Size) -> Sequence[float]:
         """Around the recipe's own rate."""
@@ -312,6 +313,14 @@ def _built(job: Job, settings: dict[str, Any]) -> tuple[Recipe, Any, nn.Module, 
     recipe.prepare(model, data)
     matched = {"to": job.settings["to"], "reference": reference, "arm": params_of(config), "changed": changed}
     return recipe, data, model, {"params": matched, "not matched": ["flops", "state bytes"]}
+
+
+def _chosen(mixer: Any) -> Any:
+    """A mixer with its defaults, or what a name that only the synthetic suites know stands for. Raises ConfigError."""
+    if isinstance(mixer, str) and mixer not in names("mixer"):
+        mixer = PRESETS.get(mixer, mixer)
+    decode("mixer", mixer, "mixer")
+    return mixer
 
 
 def _tied(mixer: Any) -> Any:

@@ -1,0 +1,75 @@
+"""Every committed pair called "matched", counted again: by hand from the row's own settings, without the solver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.rows import read_rows
+from recipes.recipe import find_recipe
+from zoo.models.gpt import GPTConfig
+from zoo.registry import decode, encode
+from zoo.run import compose
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "results" / "suites" / "small"
+ROWS = [row for file in sorted(FOLDER.glob("*.jsonl")) for row in read_rows(file).values() if row.outcome]
+MATCHED = {(r.job.suite, r.job.task, r.job.arm.name): r for r in ROWS if r.outcome and "params" in r.outcome.matched}
+SYMBOLS = {"parity": 2, "selective": 8 + 3}
+
+
+def numbers_in(model: torch.nn.Module) -> int:
+    """Every number of every distinct tensor that is trained."""
+    return sum(p.numel() for p in {id(p): p for p in model.parameters()}.values())
+
+
+@pytest.mark.parametrize("key", MATCHED, ids="-".join)
+def test_a_row_called_matched_is_within_a_percent_of_its_reference(key: tuple[str, str, str]) -> None:
+    outcome = MATCHED[key].outcome
+    assert outcome is not None
+    matched: Any = outcome.matched["params"]
+    base = MATCHED[(*key[:2], matched["to"])].outcome
+    assert base is not None
+    assert matched["reference"] == base.params
+    assert outcome.params == matched["arm"] == pytest.approx(base.params, rel=0.01)
+
+
+@pytest.mark.parametrize("key", [key for key in MATCHED if key[1] in SYMBOLS], ids="-".join)
+def test_the_parameters_of_a_synthetic_row_are_those_of_the_model_it_names(key: tuple[str, str, str]) -> None:
+    row = MATCHED[key]
+    assert row.outcome is not None
+    settings, matched = row.job.settings, row.outcome.matched["params"]
+    model = GPTConfig(
+        vocab_size=SYMBOLS[row.job.task],
+        max_len=64,  # rotary positions have no parameters
+        **{name: settings[name] for name in ("dim", "depth", "heads", "position")},
+        mixer=decode("mixer", row.job.arm.mixer),
+        ffn={"name": "mlp", "hidden": matched["changed"]["ffn"]},
+    ).build()
+    assert not settings["conv"] and numbers_in(model) == row.outcome.params
+
+
+@pytest.mark.slow  # loads the data of every recipe
+@pytest.mark.parametrize("key", [key for key in MATCHED if key[0] == "families"], ids="-".join)
+def test_the_parameters_of_a_recipe_s_row_are_those_of_the_model_it_names(key: tuple[str, str, str]) -> None:
+    row = MATCHED[key]
+    assert row.outcome is not None
+    settings = compose([f"recipe={row.job.task}", *row.job.settings["words"]])
+    recipe = find_recipe(row.job.task)(settings)
+    config = recipe.model_config(recipe.load())
+    hidden = row.outcome.matched["params"]["changed"].get("model.ffn.hidden")
+    if hidden is not None:
+        mixer = one_set_of_weights(encode(decode("mixer", row.job.arm.mixer)))
+        settings["model"] = {**settings["model"], "mixer": mixer}
+        plain = encode(find_recipe(row.job.task)(settings).model_config(recipe.load()))
+        config = decode("model", plain | {"ffn": plain["ffn"] | {"hidden": hidden}})
+    assert numbers_in(config.build()) == row.outcome.params
+
+
+def one_set_of_weights(value: Any) -> Any:
+    """A mixer that reads in both directions with the same weights."""
+    if isinstance(value, dict):
+        return {key: True if key == "tied" else one_set_of_weights(item) for key, item in value.items()}
+    return [one_set_of_weights(item) for item in value] if isinstance(value, list) else value
