@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,20 @@ def test_the_parameters_of_a_recipe_s_row_are_those_of_the_model_it_names(key: t
     row = MATCHED[key]
     assert row.outcome is not None
     settings = compose([f"recipe={row.job.task}", *row.job.settings["words"]])
-    recipe = find_recipe(row.job.task)(settings)
-    config = recipe.model_config(recipe.load())
+    data = data_of(row.job.task, tuple(row.job.settings["words"]))
+    config = find_recipe(row.job.task)(settings).model_config(data)
     hidden = row.outcome.matched["params"]["changed"].get("model.ffn.hidden")
     if hidden is not None:
         mixer = one_set_of_weights(encode(decode("mixer", row.job.arm.mixer)))
         settings["model"] = {**settings["model"], "mixer": mixer}
-        plain = encode(find_recipe(row.job.task)(settings).model_config(recipe.load()))
+        plain = encode(find_recipe(row.job.task)(settings).model_config(data))
         config = decode("model", plain | {"ffn": plain["ffn"] | {"hidden": hidden}})
     assert numbers_in(config.build()) == row.outcome.params
+
+
+@cache
+def data_of(recipe: str, words: tuple[str, ...]) -> Any:
+    return find_recipe(recipe)(compose([f"recipe={recipe}", *words])).load()
 
 
 def one_set_of_weights(value: Any) -> Any:
