@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 import zoo
 from benchmarks.files import console, header, results, write_json
-from benchmarks.words import WordsError, choice, integer, split
+from benchmarks.words import WordsError, asks_help, choice, integer, split
 from recipes.data.text.stdlib_code import StdlibCode
 from zoo.blocks.auxiliary import collect
 from zoo.blocks.ffn.balance import expert_report, update_biases
@@ -132,6 +132,9 @@ def checks(found: Mapping[str, Sequence[Outcome]]) -> dict[str, bool]:
 def main(words: Sequence[str] | None = None) -> int:
     """Train every arm with every seed, print the table and the checks, and write them."""
     words = list(sys.argv[1:] if words is None else words)
+    if asks_help(words):
+        print(__doc__)
+        return 0
     try:
         values = split(words, KEYS)
         names = [choice({"arm": n}, "arm", n, list(ARMS)) for n in values.get("arm", ",".join(ARMS)).split(",")]

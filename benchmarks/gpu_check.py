@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from benchmarks.files import header, results, write_json
 from benchmarks.speed.families.mixers import OPERATORS, MixerCase, inputs_of, operator_of
-from benchmarks.words import WordsError, choice, integer, split
+from benchmarks.words import WordsError, asks_help, choice, integer, split
 from zoo.ops.kernels import chosen
 
 __all__ = ["equality", "main", "throughput"]
@@ -150,6 +150,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """See the module's docstring."""
     begun = time.monotonic()
     words = list(sys.argv[1:] if words is None else words)
+    if asks_help(words):
+        print(__doc__)
+        return 0
     try:
         values = split(words, KEYS)
         device = choice(values, "device", "cuda", ("cuda", "cpu"))

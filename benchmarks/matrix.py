@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 import zoo
 from benchmarks.files import results
-from benchmarks.words import WordsError, choice, split
+from benchmarks.words import WordsError, asks_help, choice, split
 from zoo import registry
 from zoo.diffusion import FlowConfig
 from zoo.files import write_text
@@ -178,8 +178,12 @@ def table(kind: str, names: Sequence[str]) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Write the whole table, or print that of the parts named."""
+    words = list(sys.argv[1:] if words is None else words)
+    if asks_help(words):
+        print(__doc__)
+        return 0
     try:
-        asked = split(sys.argv[1:] if words is None else words, KINDS)
+        asked = split(words, KINDS)
         named = {kind: [choice({kind: n}, kind, n, choices_of(kind)) for n in asked[kind].split(",")] for kind in asked}
     except WordsError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -35,7 +35,7 @@ import zoo
 from benchmarks.files import console, header, results, write_json
 from benchmarks.suites.recall import pair_rows
 from benchmarks.suites.synthetic import IGNORED
-from benchmarks.words import WordsError, choice, integer, split
+from benchmarks.words import WordsError, asks_help, choice, integer, split
 from recipes.muon import Muon
 from zoo.blocks.api import Context, Slot
 from zoo.blocks.recurrent_mixer import Tokens
@@ -152,6 +152,9 @@ def _accuracy(model: Recall, ids: Tensor, labels: Tensor) -> float:
 def main(words: Sequence[str] | None = None) -> int:
     """Train every arm with every seed, print the table and write it."""
     words = list(sys.argv[1:] if words is None else words)
+    if asks_help(words):
+        print(__doc__)
+        return 0
     try:
         values = split(words, KEYS)
         known = [*ARMS, *(name for name in zoo.list_mixers() if name not in ARMS)]

@@ -45,7 +45,7 @@ from benchmarks.processes import Processes, find_suite, import_file, suite_names
 from benchmarks.protocol import Cell
 from benchmarks.rows import RowFile
 from benchmarks.suites.api import SIZES, Arm, Job, Plain, Row, Suite, Task
-from benchmarks.words import WordsError, choice, integer, nearest, split
+from benchmarks.words import WordsError, asks_help, choice, integer, nearest, split
 from zoo.registry import ConfigError, decode, names
 
 __all__ = ["Options", "cells", "main", "parse", "run"]
@@ -265,7 +265,7 @@ def machine() -> dict[str, Plain]:
 def main(words: Sequence[str] | None = None) -> int:
     """Run what the words ask for. Exit codes: 0 done, 1 a job crashed or timed out, 2 a wrong word, 130 interrupted."""
     words = list(sys.argv[1:] if words is None else words)
-    if not words or words[0] in ("-h", "--help"):
+    if not words or asks_help(words):
         print(__doc__)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.files import console, header, results, write_json
 from benchmarks.speed.measure import Spread
-from benchmarks.words import WordsError, integer, split
+from benchmarks.words import WordsError, asks_help, integer, split
 
 __all__ = ["import_seconds", "main", "measure"]
 
@@ -92,7 +92,7 @@ def import_seconds(log: str) -> dict[str, float]:
 
 def main(words: Sequence[str]) -> int:
     """Exit code: 0 measured, 1 could not be measured, 2 wrong words."""
-    if any(word in ("-h", "--help") for word in words):
+    if asks_help(words):
         print(__doc__)
         return 0
     try:

@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.files import console, header, results, write_json
 from benchmarks.speed.measure import Clock, ClockName, Timings
-from benchmarks.words import WordsError, integer, split
+from benchmarks.words import WordsError, asks_help, integer, split
 
 __all__ = ["main", "measure"]
 
@@ -123,7 +123,7 @@ def _now() -> tuple[float, float]:
 
 def main(words: Sequence[str]) -> int:
     """Exit code: 0 measured (whether or not the limit holds), 1 could not be measured, 2 wrong words."""
-    if any(word in ("-h", "--help") for word in words):
+    if asks_help(words):
         print(__doc__)
         return 0
     try:

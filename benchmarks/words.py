@@ -5,11 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["WordsError", "choice", "integer", "nearest", "split"]
+__all__ = ["WordsError", "asks_help", "choice", "integer", "nearest", "split"]
 
 
 class WordsError(ValueError):
     """A wrong word on the command line, told in one line."""
+
+
+def asks_help(words: Sequence[str]) -> bool:
+    """Whether one of the words asks for the command's own text."""
+    return any(word in ("-h", "--help") for word in words)
 
 
 def split(words: Sequence[str], keys: Sequence[str]) -> dict[str, str]:

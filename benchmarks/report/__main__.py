@@ -11,7 +11,7 @@ from benchmarks.report.build import build
 from benchmarks.report.claims import CLAIMS
 from benchmarks.report.comparisons import suites_of
 from benchmarks.report.rows import read
-from benchmarks.words import WordsError, split
+from benchmarks.words import WordsError, asks_help, split
 
 __all__ = ["main"]
 
@@ -20,8 +20,12 @@ KEYS = ("rows", "out")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Read the rows, write the report."""
+    words = list(sys.argv[1:] if words is None else words)
+    if asks_help(words):
+        print(__doc__)
+        return 0
     try:
-        values = split(sys.argv[1:] if words is None else words, KEYS)
+        values = split(words, KEYS)
         folder = Path(values.get("rows", results() / "suites"))
         out = Path(values.get("out", results() / "report"))
         if not folder.is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,14 @@ def test_help_lists_families_and_keys(capsys: pytest.CaptureFixture[str]) -> Non
         said = capsys.readouterr().out
         assert "families to measure: bert, decision, decode, dit, gpt, llama, mixers, t5, vit, whisper" in said
         assert "rounds=" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["run", "report.__main__", "recall", "balance", "matrix", "gpu_check", "startup", "trainer_overhead"]
+)
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_a_command_explains_itself(name: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = import_module(f"benchmarks.{name}")
+    assert module.main([word]) == 0
+    told = capsys.readouterr()
+    assert "python -m benchmarks." in told.out and not told.err
