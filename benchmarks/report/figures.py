@@ -206,13 +206,13 @@ def scores(comparisons: Sequence[Comparison]) -> Drawing | None:
             score = normalised(entry, comparison)
             grid[labels.index(entry.label), column] = np.nan if score is None else score
     with mpl.rc_context(SETTINGS | {"axes.grid": False}):
-        size = (1.9 + 0.62 * len(scored), 1.3 + 0.26 * len(labels))
+        size = (max(1.9 + 0.62 * len(scored), 4.4), 1.3 + 0.26 * len(labels))  # not narrower than its title
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
-        axes.imshow(grid, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+        axes.imshow(grid, cmap="RdBu", vmin=0, vmax=2, aspect="auto")  # white: as the reference
         for (row, column), score in np.ndenumerate(grid):
             told = "–" if np.isnan(score) else f"{score:.2f}"
-            dark = np.isnan(score) or score > 0.55
+            dark = np.isnan(score) or 0.3 < score < 1.7
             axes.text(column, row, told, ha="center", va="center", color="#000000" if dark else "#fefefe", fontsize=8)
         axes.set_xticks(range(len(scored)), [c.task.name for c in scored], rotation=35, ha="right")
         axes.set_yticks(range(len(labels)), labels)

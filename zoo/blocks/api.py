@@ -124,7 +124,8 @@ class Context:
     token_mask: Tensor | None = None
     """(B, T) bool, True = a real token; masked tokens may stand left, right or inside the row."""
     documents: Tensor | None = None
-    """(B, T) int; packed documents never see each other."""
+    """(B, T) int; packed documents never see each other. A document is a run of real tokens with one id: an id that
+    comes back after another one starts a new document."""
     grid: tuple[int, ...] | None = None
     """Grid of the tokens after `prefix`, such as (height, width): 2-D positions, windows, scan orders."""
     prefix: int = 0

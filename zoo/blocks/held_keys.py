@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from zoo.blocks.api import Context
+from zoo.blocks.positions.indices import document_index
 from zoo.blocks.state import Keys
 from zoo.ops.visibility import Visibility
 
@@ -55,15 +57,35 @@ def visibility(
     """Which of the held keys each new token may see."""
     if held.everything and context.documents is None and chunk is None:
         return Visibility(query_index=held.query_index, key_index=held.index, everything=True)
+    queries, keys = _runs(held, context)
     return Visibility(
         query_index=held.query_index,
         key_index=held.index,
         key_mask=held.mask,
-        query_documents=context.documents,
-        key_documents=held.tags.get("documents"),
+        query_documents=queries,
+        key_documents=keys,
         causal=causal and not held.past,
         window=None if held.past else window,
         sinks=sinks,
         chunk=chunk,
         contiguous=held.contiguous,
     )
+
+
+def _runs(held: Keys, context: Context) -> tuple[Tensor | None, Tensor | None]:
+    """Numbers of the documents of the new tokens (B, T) and of the held keys (B, S), where an id that comes back after
+    another one is another document; its keys would have small indices of their own, as if they lay in the past."""
+    documents, ids = context.documents, held.tags.get("documents")
+    if documents is None or ids is None:
+        return documents, ids
+    if ids is documents:  # no state
+        runs = context.once(("runs", documents, held.mask), lambda: document_index(documents, held.mask))
+        return runs, runs
+    index = held.index.expand_as(ids)  # (B, S)
+    real = torch.ones_like(ids, dtype=torch.bool) if held.mask is None else held.mask.expand_as(ids)
+    order = index.argsort(dim=-1, stable=True)  # a window's slots are not in the order of the row
+    sorted_runs = document_index(ids.gather(1, order), real.gather(1, order))
+    runs = torch.empty_like(sorted_runs).scatter_(1, order, sorted_runs)
+    query = held.query_index.expand(ids.shape[0], -1)  # (B, T)
+    own = (query[:, :, None] == index[:, None]) & real[:, None]  # (B, T, S): the key of the query's own token
+    return runs.gather(1, own.int().argmax(-1)), runs
