@@ -54,12 +54,15 @@ def read_rows(path: Path) -> dict[str, Row]:
 
 
 class RowFile:
-    """The one writer of a file of rows; a second one is refused. Raises ConfigError and OSError."""
+    """The one writer of a file of rows. Raises ConfigError for a second one, and for a place that cannot be written."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file: IO[bytes] = path.open("a+b")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[bytes] = path.open("a+b")
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}; choose another folder", "out") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

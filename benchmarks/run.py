@@ -96,6 +96,8 @@ def parse(words: Sequence[str]) -> Options:
     for word in rest:
         if word == "--with":
             files.append(next(rest, ""))
+            if not files[-1]:
+                raise WordsError("with: has no value; give a Python file, e.g. --with my_mixer.py")
         elif word.startswith("launcher."):
             launcher_words.append(word)
         else:

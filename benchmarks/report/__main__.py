@@ -1,4 +1,10 @@
-"""`python -m benchmarks.report`: the words of the command line, and what is told in the end."""
+"""Write the report of all rows: results.parquet, tables, figures, and one page to look at without a network.
+
+    python -m benchmarks.report [rows=FOLDER] [out=FOLDER]
+
+rows=FOLDER   where benchmarks.run wrote <size>/<suite>.jsonl; default: benchmarks/results/suites
+out=FOLDER    default: benchmarks/results/report
+"""
 
 from __future__ import annotations
 

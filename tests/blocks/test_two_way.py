@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import zoo
 from zoo.blocks import Context, Slot
 from zoo.blocks.fixed_state import FixedState
 from zoo.blocks.recurrent_mixer import RecurrentConfig, RecurrentMixer, Tokens
@@ -145,3 +146,9 @@ def test_an_order_without_a_grid_is_refused() -> None:
         build(scan="snake")
     with pytest.raises(ValueError, match=r"vit.0.mixer: scan 'snake' needs context.grid \(height, width\)"):
         build((2, 3), scan="snake")(rows(), Context())
+
+
+@pytest.mark.parametrize("scan", ["column", "snake"])
+def test_an_order_for_images_is_refused_where_tokens_are_read_one_way(scan: str) -> None:
+    with pytest.raises(ConfigError, match=rf"scan: '{scan}' is an order for both directions.*choices: row"):
+        zoo.create_mixer({"name": "gated_delta", "scan": scan}, dim=16, heads=2, causal=True)

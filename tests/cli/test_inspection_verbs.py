@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 import pytest
 
 import zoo
 from zoo.__main__ import main
+from zoo.cli.count import KEYS
+from zoo.registry import describe, names
 
 TINY = ["model=gpt", "dim=16", "depth=2", "heads=2", "vocab_size=24", "max_len=32"]
 
@@ -64,6 +67,8 @@ def test_a_saved_model_is_named_by_its_folder(tmp_path: Any, capsys: pytest.Capt
         (["count", "model=gpt", "dim=[8"], "dim: cannot read '[8'"),
         (["count", "gpt"], "'gpt' is not key=value"),
         (["count", "model=gpt", "length="], "length: has no value"),
+        (["count", "model=gpt", "lenght=3"], "lenght: unknown key, did you mean 'length'? keys: model,"),
+        (["diff", "model=gpt2", "model=gpt2", "length=5000"], "5000"),
         (["walk", "model=rnn"], "'rnn' is not made of a stack of blocks"),
         (["diff", "model=gpt"], "model: two models are compared, got 1"),
         (["diff", "dim=8", "model=gpt"], "dim: stands before the first model="),
@@ -79,3 +84,15 @@ def test_what_is_wrong_is_told_in_one_line(words: list[str], told: str, capsys: 
 def test_help_shows_commands(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     assert f"python -m zoo {verb} model=" in capsys.readouterr().out
+
+
+def test_no_field_of_a_model_is_taken_for_a_misspelt_key() -> None:
+    families = [entry.make for name in names("model") if not (entry := describe("model", name)).is_preset]
+    fields = {field for family in families for field in family.model_fields}  # type: ignore[attr-defined]
+    assert "mixer" in fields
+    assert not [field for field in fields if get_close_matches(field, KEYS, n=1, cutoff=0.8)]
+
+
+def test_a_model_does_not_differ_from_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "model=gpt2", "model=gpt2"]) == 0
+    assert capsys.readouterr().out == "nothing differs\n"

@@ -77,6 +77,8 @@ def test_layers_that_differ_stand_each_once() -> None:
 
 
 def test_a_family_without_stacks_is_refused() -> None:
-    for name in ("rnn", "mmdit", "electra"):
+    for name in ("rnn", "mmdit"):
         with pytest.raises(ConfigError, match=f"'{name}' is not made of a stack of blocks"):
             walk(name)
+    with pytest.raises(ConfigError, match="'electra' is made of whole models"):
+        walk("electra")

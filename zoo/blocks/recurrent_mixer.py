@@ -54,7 +54,14 @@ class RecurrentConfig(MixerConfig):
     def build(self, slot: Slot) -> Sublayer:
         if slot.memory_dim is not None:
             check(self, slot.at(needs=slot.needs | Capability.CROSS))
-        return self.build_causal(slot) if slot.causal else TwoWay(self, slot)
+        if not slot.causal:
+            return TwoWay(self, slot)
+        if self.scan != "row":
+            raise ConfigError(
+                f"'{self.scan}' is an order for both directions, and this place is causal; choices: row",
+                f"{slot.where}.scan",
+            )
+        return self.build_causal(slot)
 
     def build_causal(self, slot: Slot) -> RecurrentMixer:
         """The mixer in one direction."""

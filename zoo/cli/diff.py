@@ -48,9 +48,12 @@ def _main(words: Sequence[str]) -> int:
     titles = [" ".join([name, *(f"{key}={value}" for key, value in changes)]) for name, changes in named]
     from zoo.inspection.difference import config_differences
 
-    rows = [("", *titles)]
-    rows += [(place, _text(one), _text(other)) for place, one, other in config_differences(first, second)]
-    rows += [("", "", ""), *_counts(first, second, length)]
+    changed = [(place, _text(one), _text(other)) for place, one, other in config_differences(first, second)]
+    counted = _counts(first, second, length)
+    if not changed and not counted:
+        print("nothing differs")
+        return 0
+    rows = [("", *titles), *changed, ("", "", ""), *counted]
     wide = [max(len(row[column]) for row in rows) for column in range(2)]
     for place, one, other in rows:
         print(f"{place:<{wide[0]}}  {one:<{wide[1]}}  {other}".rstrip())
@@ -70,7 +73,10 @@ def _counts(first: Any, second: Any, length: int | None) -> list[tuple[str, str,
         model = shadow(config).eval()
         try:
             found.append(counted_by_length(model, 1, length, None))
-        except ConfigError:  # one of them has its length from its config
+        except ConfigError:
+            if length is not None and "max_len" in type(config).model_fields:
+                raise
+            # an image's length, and a default that is too long for the model, come from its config
             found.append(counted_by_length(model, 1, None, None))
     table = {
         "tokens of a row": "tokens",

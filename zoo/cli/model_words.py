@@ -6,6 +6,7 @@ dotted keys, with or without `model.` in front, as in a run. Values are YAML: 8,
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,10 @@ def split(words: Sequence[str], own: Sequence[str]) -> tuple[dict[str, str], lis
         if not value:
             raise refuse("has no value", key)
         if key not in own:
+            # no field of a model is called nearly as a verb's own key
+            if near := difflib.get_close_matches(key, own, n=1, cutoff=0.8):
+                told = f"unknown key, did you mean '{near[0]}'? keys: {', '.join(own)}, and fields of the model"
+                raise refuse(told, key)
             rest.append((key, value))
         elif key in values:
             raise refuse("given twice", key)

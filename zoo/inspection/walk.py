@@ -82,8 +82,11 @@ def walk(
     twin: Any = shadow(model).eval()
     stacks = {name: module for name, module in twin.named_modules() if isinstance(module, Stack)}
     config = getattr(twin, "config", None)
-    if not stacks or any("." in name for name in stacks):
-        name = getattr(config, "registered_name", type(twin).__name__)
+    name = getattr(config, "registered_name", type(twin).__name__)
+    if any("." in place for place in stacks):
+        told = f"'{name}' is made of whole models, and a walk follows one: walk that, e.g. model=bert; count shows all"
+        raise ConfigError(told, "model")
+    if not stacks:
         raise ConfigError(f"'{name}' is not made of a stack of blocks, which a walk follows; count shows it", "model")
     shapes = example(config, 1, length, memory_length)
     with metered(twin) as meter, torch.no_grad():
