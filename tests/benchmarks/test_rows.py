@@ -74,6 +74,12 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     RowFile(tmp_path / "s.jsonl").close()
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"out: cannot write .*s\.jsonl: (Not a directory|File exists); choose another"):
+        RowFile(tmp_path / "file" / "small" / "s.jsonl")
+
+
 def test_a_missing_file_has_no_rows_and_an_unknown_field_is_an_error(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "none.jsonl") == {}
     with pytest.raises(TypeError):
