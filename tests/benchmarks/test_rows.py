@@ -76,7 +76,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"out: cannot write .*s\.jsonl: (Not a directory|File exists); choose another"):
+    with pytest.raises(ConfigError, match=r"out: cannot write .*s\.jsonl: (Not a directory|File exists); choose"):
         RowFile(tmp_path / "file" / "small" / "s.jsonl")
 
 
