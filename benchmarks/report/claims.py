@@ -91,6 +91,11 @@ CLAIMS: tuple[Claim, ...] = (
         "parity",
         Limit(arms=("delta", "gated_delta", "mamba", "mamba2"), most=0.75),
     ),
+    _tracking(
+        "positive eigenvalues do not at twice the length",
+        "parity",
+        Limit(arms=("delta", "gated_delta", "mamba", "mamba2"), metric="accuracy@2x", most=0.75),
+    ),
     _tracking("attention does not", "parity", Limit(arms=("attention",), most=0.75), "Hahn 2020, arXiv:1906.06755"),
     _tracking(
         "words over S3 at twice the length need negative eigenvalues",
