@@ -300,7 +300,7 @@ def _scored(comparison: Comparison, label: str, sentences: list[str]) -> Cell:
     if score is not None:
         values = list(entry.values(comparison.task.primary).values())
         told = f"{comparison.task.primary} {numbers.figure(sum(values) / len(values))}, {len(values)} seeds"
-        return Cell(f"{score:.2f}", score, note=told, shade=min(1.0, max(0.0, score)))
+        return Cell(f"{score:.2f}", score, note=told, shade=min(1.0, max(0.0, score / 2)))
     if not entry.troubled:
         return EMPTY
     row = entry.troubled[0]
