@@ -107,7 +107,7 @@ def hybrid(*pattern: Any) -> dict[str, Any]:
     ("choices", "message"),
     [
         ({}, None),
-        (hybrid(MAMBA, {**MAMBA, "dt_rank": 2, "scan": "snake"}), None),  # a rank told, no attention
+        (hybrid(MAMBA, {**MAMBA, "dt_rank": 2}), None),  # a rank told, no attention
         (hybrid({**MAMBA, "inner_norm": None}, SEEING), "inner_norm"),
         (hybrid({**MAMBA, "inner_norm": "rmsnorm"}, SEEING), "inner_norm.eps 1e-06 .* choices: 1e-05"),
         (hybrid({**MAMBA, "expand": 1.5}, SEEING), "expand 1.5 .* choices: 2.0"),
