@@ -45,8 +45,8 @@ from benchmarks.processes import Processes, find_suite, import_file, suite_names
 from benchmarks.protocol import Cell
 from benchmarks.rows import RowFile
 from benchmarks.suites.api import SIZES, Arm, Job, Plain, Row, Suite, Task
-from benchmarks.words import WordsError, asks_help, choice, integer, nearest, split
-from zoo.registry import ConfigError, decode, names
+from benchmarks.words import WordsError, asks_help, choice, integer, split
+from zoo.registry import ConfigError, decode, names, nearest
 
 __all__ = ["Options", "cells", "main", "parse", "run"]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-__all__ = ["WordsError", "asks_help", "choice", "integer", "nearest", "split"]
+from zoo.registry import nearest
+
+__all__ = ["WordsError", "asks_help", "choice", "integer", "split"]
 
 
 class WordsError(ValueError):
@@ -48,9 +49,3 @@ def choice(values: Mapping[str, str], key: str, default: str, choices: Sequence[
     if text not in choices:
         raise WordsError(f"{key}: should be {' or '.join(choices)}, got '{text}'{nearest(text, choices)}")
     return text
-
-
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """', did you mean ...?' for the closest choice, or an empty string."""
-    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return f", did you mean '{close[0]}'?" if close else ""

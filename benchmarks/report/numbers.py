@@ -25,7 +25,7 @@ def interval(mean: float, bounds: Interval) -> str:
 
 def limits(metric: str) -> Interval:
     """What a metric can be by its name: shares lie between 0 and 1."""
-    share = any(word in metric for word in ("accuracy", "exact", "success"))
+    share = any(word in metric for word in ("accuracy", "exact", "macro", "rows", "success"))
     return Interval(0.0, 1.0) if share else UNLIMITED
 
 

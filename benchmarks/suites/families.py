@@ -19,7 +19,8 @@ Each task has one primary metric, of the test split:
     dit          loss                mean squared error of the velocity, on noise and times that are the same for all
     decision     success             share of 64 rollouts of Key-to-Door that end at the open door: what was done in
                                      the first room decides in the last. CartPole, the recipe's other data, does not
-                                     tell mixers apart: all but balance for 500 steps after 15 steps of training
+                                     tell mixers apart: attention and retention reach 440 to 500 of 500 after 15 and
+                                     30 steps of training
 
 These are the cheap forms of what the recipes report: no text is generated and no image is sampled. The report places
 each between the trivial answer (`Task.trivial`, benchmarks/suites/trivial.py) and attention in the same task:
@@ -55,7 +56,7 @@ from recipes.trainer import build_trainer, decode_trainer
 from zoo.registry import decode, encode, names
 from zoo.run import compose
 
-__all__ = ["FAMILIES", "SUITE", "Families", "Family", "mean_of"]
+__all__ = ["FAMILIES", "SUITE", "Families", "Family", "mean_of", "one_set_of_weights"]
 
 EPISODES = 64
 """Rollouts of a decision model."""
@@ -112,7 +113,7 @@ def _masked(recipe: Recipe, model: nn.Module, data: Any) -> float:
     return masked_places(model, recipe.eval_batches(data.test), data.tokenizer.mask_id).accuracy
 
 
-def _return(recipe: Any, model: nn.Module, data: Any) -> float:
+def _success(recipe: Any, model: nn.Module, data: Any) -> float:
     from recipes.control.evaluation import achieved
 
     options: dict[str, Any] = {"episodes": EPISODES, "mode": recipe.task.rollout}
@@ -227,7 +228,7 @@ FAMILIES: dict[str, Family] = {
         higher_is_better=True,
         trivial=0.1133,
         lr=1e-2,
-        measure=_return,
+        measure=_success,
         length=18,
         words={
             "smoke": (*DATA["decision"], *NARROW, "task.context=4"),
@@ -304,7 +305,7 @@ def _built(job: Job, settings: dict[str, Any]) -> tuple[Recipe, Any, nn.Module, 
     config = recipe.model_config(data)
     reference, changed = params_of(config), {}
     if job.arm.mixer != "attention":
-        recipe.settings["model"] = {**settings["model"], "mixer": _tied(job.arm.mixer)}
+        recipe.settings["model"] = {**settings["model"], "mixer": one_set_of_weights(job.arm.mixer)}
         config, hidden = match_params(recipe.model_config(data), reference, job.settings["tolerance"])
         changed = {"model.ffn.hidden": hidden}
         recipe.settings["model"] = encode(config)  # what a recipe asks of its settings later, it asks of this model
@@ -323,7 +324,7 @@ def _chosen(mixer: Any) -> Any:
     return mixer
 
 
-def _tied(mixer: Any) -> Any:
+def one_set_of_weights(mixer: Any) -> Any:
     """The mixer with one set of weights for both directions, where it reads in two: a second set would take the
     feed-forward's place."""
 
