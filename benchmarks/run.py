@@ -161,11 +161,11 @@ def cells(options: Options, suite: Suite, sources: Mapping[str, str]) -> list[Ce
         if task is None:
             choices = [task.name for task in known]
             raise ConfigError(f"unknown task '{name}'{nearest(name, choices)}; choices: {', '.join(choices)}", "task")
-        made += [_cell(options, suite, task, _marked(arm, sources)) for arm in suite.arms(name, mixers)]
+        made += [_cell(options, suite, task, arm, sources) for arm in suite.arms(name, mixers)]
     return made
 
 
-def _cell(options: Options, suite: Suite, task: Task, arm: Arm) -> Cell:
+def _cell(options: Options, suite: Suite, task: Task, arm: Arm, sources: Mapping[str, str]) -> Cell:
     rates, seeds = tuple(suite.rates(task.name, options.size)), options.seeds or suite.seeds
     if options.size == "smoke":  # proves that everything runs, tunes nothing
         rates, seeds = rates[len(rates) // 2 :][:1], options.seeds or 1
@@ -175,7 +175,10 @@ def _cell(options: Options, suite: Suite, task: Task, arm: Arm) -> Cell:
         task=task,
         size=options.size,
         arm=arm,
-        settings={**suite.settings(task.name, options.size), "environment": environment(options.device)},
+        settings={
+            **suite.settings(task.name, options.size),
+            "environment": environment(options.device) | _source(arm, sources),
+        },
         rates=rates,
         seeds=seeds,
         tuning_seeds=TUNING_SEEDS[options.size],
@@ -196,12 +199,10 @@ def environment(device: str) -> dict[str, Plain]:
     return found
 
 
-def _marked(arm: Arm, sources: Mapping[str, str]) -> Arm:
-    """The arm with the hash of the user's file that it is made of, so that an edited file is another arm's."""
+def _source(arm: Arm, sources: Mapping[str, str]) -> dict[str, Plain]:
+    """The hash of the user's file that an arm is made of, so that an edited file gives other jobs."""
     used = sorted({sources[word] for word in _texts([arm.mixer, dict(arm.options)]) if word in sources})
-    if not used:
-        return arm
-    return Arm(name=arm.name, mixer=arm.mixer, options={**arm.options, "source": used})
+    return {"source": used} if used else {}
 
 
 def _texts(value: Plain) -> Iterator[str]:

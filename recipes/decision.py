@@ -22,6 +22,7 @@ from recipes.control.arms import clone_of, trained, windowed
 from recipes.control.evaluation import Mode, achieved, chance_returns, figures_of
 from recipes.data.control.episodes import ControlData
 from recipes.recipe import Batch, Metrics, Recipe, TaskConfig, fed, wide
+from zoo.blocks.api import Capability
 from zoo.models.decision import DecisionConfig
 from zoo.registry import ConfigError, decode, describe
 
@@ -91,7 +92,15 @@ class Decision(Recipe):
                 raise ConfigError(f"should be the data's {facts[key]}, got {getattr(config, key)}", f"model.{key}")
         if config.max_timestep < world.max_steps:
             raise ConfigError(f"should be the {world.max_steps} steps of an episode or more", "model.max_timestep")
-        return windowed(config) if self.task.rollout == "cached" else config
+        if self.task.rollout != "cached":
+            return config
+        if Capability.STEP not in config.mixer.capabilities:
+            raise ConfigError(
+                f"'{config.mixer.registered_name}' cannot go on token by token, as cached rollouts do; set "
+                "task.rollout=recomputed, or choose a mixer that keeps a state",
+                "model.mixer",
+            )
+        return windowed(config)
 
     def example_inputs(self, data: ControlData) -> tuple[Any, ...]:
         batch = data.train.batch([0], None)

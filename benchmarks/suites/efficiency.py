@@ -42,7 +42,8 @@ from benchmarks.speed.memory import peak
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
 from benchmarks.suites.costs import costs, state_bytes
 from benchmarks.suites.matching import match_params, params_of
-from zoo.blocks.api import Context, ModelConfig
+from benchmarks.suites.synthetic import named
+from zoo.blocks.api import Capability, Context, ModelConfig, Slot, check
 from zoo.registry import ConfigError, decode
 
 __all__ = ["SUITE", "Efficiency"]
@@ -96,7 +97,7 @@ class Efficiency:
         ]
 
     def arms(self, task: str, mixers: Sequence[Any]) -> Sequence[Arm]:
-        return [Arm(name=decode("mixer", mixer).registered_name, mixer=mixer) for mixer in mixers]
+        return [Arm(name=named(mixer)[0], mixer=mixer) for mixer in mixers]
 
     def rates(self, task: str, size: Size) -> Sequence[float]:
         """Nothing is trained."""
@@ -115,6 +116,9 @@ class Efficiency:
         if job.arm.mixer != settings["to"]:
             config, hidden = match_params(config, wanted, settings["tolerance"])
             changed = {"model.ffn.hidden": hidden}
+        if job.task != "training":
+            stepping = Slot(dim=settings["dim"], heads=settings["heads"], needs=Capability.STEP, where="mixer")
+            check(decode("mixer", job.arm.mixer), stepping)
         torch.manual_seed(job.seed)
         arm, peer = (made.build().to(device).train(job.task == "training") for made in (config, reference))
         make = {"training": _training, "prefill": _prefill, "decoding": _decoding}[job.task]

@@ -38,6 +38,7 @@ from torch.nn import functional as F
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
 from benchmarks.suites.costs import costs
 from benchmarks.suites.language import corpus, next_byte_loss, train, windows
+from benchmarks.suites.synthetic import named
 from benchmarks.suites.training import TEST_SEED, rate_of
 from zoo.blocks.api import MixerConfig
 from zoo.models.gpt import GPTConfig
@@ -120,7 +121,8 @@ class Position:
         made: list[Arm] = []
         for mixer in mixers:
             config: MixerConfig = decode("mixer", mixer)
-            prefix = "" if config.registered_name == "attention" else f"{config.registered_name}, "
+            of, _ = named(mixer)
+            prefix = "" if of == "attention" else f"{of}, "
             for name, options in _choices(task, config).items():
                 made.append(Arm(name=prefix + name, mixer=mixer, options=options))
         return made

@@ -44,6 +44,7 @@ from benchmarks.statistics import sensitivity
 from benchmarks.suites.api import Arm, Job, Outcome, Size, Task
 from benchmarks.suites.costs import costs
 from benchmarks.suites.language import CHANCE, corpus, next_byte_loss, train, windows
+from benchmarks.suites.synthetic import named
 from zoo.blocks.api import MixerConfig
 from zoo.models.gpt import GPTConfig
 from zoo.registry import decode, encode
@@ -145,7 +146,8 @@ class Stability:
         made: list[Arm] = []
         for mixer in mixers:
             config: MixerConfig = decode("mixer", mixer)
-            prefix = "" if config.registered_name == "attention" else f"{config.registered_name}, "
+            of, _ = named(mixer)
+            prefix = "" if of == "attention" else f"{of}, "
             for name, options in choices.items():
                 if task != "logits" or set(options) <= type(config).model_fields.keys():
                     made.append(Arm(name=prefix + name, mixer=mixer, options=options))

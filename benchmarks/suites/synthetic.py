@@ -112,10 +112,13 @@ class _ConvFirst(Sublayer):
 
     def init_state(
         self, batch: int, max_len: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> _ConvFirstState:
+    ) -> _ConvFirstState | None:
+        inner = self.mixer.init_state(batch, max_len, device=device, dtype=dtype)
+        if inner is None:  # a mixer that goes through whole rows alone
+            return None
         weight = self.conv.weight
         tail = self.conv.empty(batch, torch.device(device or weight.device), dtype or weight.dtype)
-        return _ConvFirstState(FixedState(tail=tail), self.mixer.init_state(batch, max_len, device=device, dtype=dtype))
+        return _ConvFirstState(FixedState(tail=tail), inner)
 
     def core_flops(self, batch: int, length: int, memory_length: int = 0) -> int:
         taps = self.conv.weight.numel()

@@ -203,6 +203,20 @@ def test_a_crash_and_a_timeout_mark_their_own_rows_and_two_runs_are_bit_identica
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "suite", ["recall", "copy", "tracking", "mad", "families", "position", "stability", "efficiency"]
+)
+def test_the_mixer_of_the_contributor_s_guide_takes_part_in_every_suite(suite: str, tmp_path: Path) -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (tmp_path / "mean.py").write_text(guide.split("```python\n")[1].split("```")[0])
+    words = [f"suite={suite}", "size=smoke", "mixer=mean", f"out={tmp_path}", "--with", str(tmp_path / "mean.py")]
+    said, _ = (process := command(*words)).communicate()
+    rows = read_rows(tmp_path / "smoke" / f"{suite}.jsonl").values()
+    assert process.returncode == 0 and {row.status for row in rows} <= {"ok", "refused"}, said
+    assert any(row.status == "ok" for row in rows), said
+
+
+@pytest.mark.slow
 def test_kill_9_loses_no_finished_row_and_leaves_no_process(tmp_path: Path) -> None:
     words = ["suite=tracking", "size=smoke", f"out={tmp_path}", "mixer=attention,delta,lstm", "task=parity,s3,count"]
     path = tmp_path / "smoke" / "tracking.jsonl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -25,7 +25,10 @@ from recipes.data.control.store import write_dataset
 from recipes.data.loader import EpochLoader
 from recipes.launch import launch, predict
 from recipes.recipe import find_recipe
-from zoo.registry import ConfigError, decode
+from zoo.blocks.api import Capability
+from zoo.blocks.mixers.attention import AttentionConfig
+from zoo.registry import ConfigError, decode, encode
+from zoo.run import compose
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -449,3 +452,21 @@ def test_another_kind_of_data_is_told(tmp_path: Path) -> None:
     changed["data"] = {"name": "digits"}
     with pytest.raises(ConfigError, match="'digits' holds no episodes"):
         launch(changed, tmp_path / "run")
+
+
+def test_a_mixer_that_keeps_no_state_is_refused_for_cached_rollouts_before_training() -> None:
+    class Stateless(AttentionConfig):
+        capabilities: ClassVar[Capability] = AttentionConfig.capabilities & ~Capability.STEP
+
+    settings = compose(["recipe=decision", "data.episodes=20"])
+    recipe = find_recipe("decision")(settings)
+    data = recipe.load()
+    config = recipe.model_config(data)
+    for mode in ("cached", "recomputed"):
+        again = find_recipe("decision")({**settings, "task": {**settings["task"], "rollout": mode}})
+        again.settings["model"] = {**encode(config), "mixer": Stateless()}
+        if mode == "cached":
+            with pytest.raises(ConfigError, match=r"model.mixer: .*token by token.*task.rollout=recomputed"):
+                again.model_config(data)
+        else:
+            assert again.model_config(data).mixer == Stateless()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,9 +14,11 @@ from torch.nn import functional as F
 from benchmarks.processes import find_suite
 from benchmarks.run import cells, parse
 from benchmarks.suites import copy, mad, recall, tracking
+from benchmarks.suites.costs import state_bytes
 from benchmarks.suites.synthetic import IGNORED, ConvFirst, model_of, scored
-from zoo.blocks.api import Context, Slot
+from zoo.blocks.api import Capability, Context, MixerConfig, Slot, Sublayer
 from zoo.inspection.count import count_parameters
+from zoo.models.gpt import GPTConfig
 from zoo.registry import decode
 
 
@@ -221,3 +223,24 @@ def test_scores_by_hand() -> None:
     score = scored(Echo(), ids, labels)
     assert score.accuracy == pytest.approx(4 / 5) and score.rows == 0.5
     assert score.macro == pytest.approx((1 + 1 + 0.5) / 3)  # symbols 0 and 1 right, symbol 2 one of two
+
+
+class Summed(MixerConfig):
+    """A causal mixer that keeps no state."""
+
+    capabilities: ClassVar[Capability] = Capability.CAUSAL
+
+    def build(self, slot: Slot) -> Sublayer:
+        return _Summed()
+
+
+class _Summed(Sublayer):
+    def forward(self, x: Tensor, context: Context, state: Any = None) -> Tensor:
+        return x.cumsum(1)  # (B, T, D)
+
+
+def test_a_mixer_without_a_state_has_none_behind_a_convolution_either() -> None:
+    for mixer in (Summed(), ConvFirst(mixer=Summed(), width=3)):
+        model = GPTConfig(vocab_size=5, max_len=8, dim=8, depth=1, heads=1, mixer=mixer, layout="mixer_only").build()
+        assert state_bytes(model, 8) == 0
+        assert model(torch.zeros(1, 8, dtype=torch.long)).shape == (1, 8, 5)
